@@ -139,7 +139,7 @@ def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> No
 
 
 def print_losses(rows: Mapping[str, Sequence[dict[str, Any] | None]], seeds: Sequence[int]) -> None:
-    """Print what runs lost that their experiment did not plan to lose."""
+    """Print the unplanned losses of runs."""
     from raysync.results.sentences import describe_losses
 
     runs = (

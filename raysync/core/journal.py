@@ -38,7 +38,7 @@ from raysync.errors import ConfigError
 # possible, the machine and the rosters decide.
 JOURNAL_SCHEMA = 1
 
-Process = Literal["worker", "server", "evaluator"]
+ActorKind = Literal["worker", "server", "evaluator"]
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -113,7 +113,7 @@ class Remark(TaggedStruct, frozen=True):
 
     at: Seconds
     text: str
-    lost: Process | None = None  # a process was lost, unplanned, for which there is no `Left`
+    lost: ActorKind | None = None  # a process was lost, unplanned, for which there is no `Left`
     away_s: Seconds = 0.0  # time from the loss of a server until it had recovered
 
 
@@ -137,7 +137,7 @@ class Resumed(TaggedStruct, frozen=True):
     lost_s: Seconds = 0.0  # time of training after the checkpoint
     lost_pushes: Whole = 0
     exact: bool = False  # in-flight iterations continued instead, which only virtual time can do
-    lost: tuple[Process, ...] = ()  # the unplanned losses that the lines after the checkpoint told
+    lost: tuple[ActorKind, ...] = ()  # unplanned, after the checkpoint
 
 
 Line = Entry | Evaluation | Remark | Checkpointed | Resumed | Ended

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysync.config import START_DEADLINE_S, Experiment
-from raysync.core.journal import Evaluation, Process
+from raysync.core.journal import ActorKind, Evaluation
 from raysync.core.metrics import PrimaryMetric, refusal, value_of
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpointing import ConsistentCut
@@ -230,7 +230,7 @@ class Evaluations:
             self.models.save(data)
             self._begin()
 
-    def _give_up_models(self, why: str, lost: Process | None = None) -> None:
+    def _give_up_models(self, why: str, lost: ActorKind | None = None) -> None:
         self._lines.remark(f"{why}: the run leaves no {self.models.give_up()} model.", lost)
 
     def _restarted(self, call: Call) -> None:

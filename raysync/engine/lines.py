@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raysync.core.journal import Line, Process, Remark
+from raysync.core.journal import ActorKind, Line, Remark
 from raysync.engine.backend import Backend
 
 
@@ -13,7 +13,7 @@ class Lines(list[Line]):
         super().__init__()
         self._backend = backend
 
-    def remark(self, text: str, lost: Process | None = None, away_s: float = 0.0) -> None:
+    def remark(self, text: str, lost: ActorKind | None = None, away_s: float = 0.0) -> None:
         """Add a sentence for readers, and the loss that it tells of."""
         self.append(Remark(self._backend.now, text, lost, away_s))
 

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left, Pushed
 from raysync.core.journal import (
+    ActorKind,
     Checkpointed,
     Entry,
     Line,
-    Process,
     Remark,
     Resumed,
     decode,
@@ -91,9 +91,9 @@ def _texts_before(journal: JournalFile, number: int) -> Iterator[str]:
 
 def _losses(
     texts: Iterable[str], since: float
-) -> tuple[float, int, tuple[Process, ...], list[Resumed]]:
+) -> tuple[float, int, tuple[ActorKind, ...], list[Resumed]]:
     """Return the seconds, pushes, lost processes and resumptions behind a checkpoint."""
-    last_at, pushes, lost, resumptions = since, 0, list[Process](), list[Resumed]()
+    last_at, pushes, lost, resumptions = since, 0, list[ActorKind](), list[Resumed]()
     for text in texts:
         with suppress(ConfigError):  # a damaged line is lost with the others
             line = decode(text)

@@ -7,14 +7,14 @@ from typing import Any
 
 from raysync.core.events import Joined, Left
 from raysync.core.ids import WorkerId
-from raysync.core.journal import Entry, Process, Remark, Resumed
+from raysync.core.journal import ActorKind, Entry, Remark, Resumed
 
 
 class Losses:
     """Counts what a journal tells of lost processes; an injected fault is no such loss."""
 
     def __init__(self) -> None:
-        self._counts: Counter[Process] = Counter()
+        self._counts: Counter[ActorKind] = Counter()
         self._server_away_s = 0.0
         self._worker_away_s = 0.0  # of slots that have a worker again
         self._empty_since: dict[str, float] = {}  # slot that lost its worker -> when

@@ -211,7 +211,7 @@ def _resumption_sentence(name: str, summary: Mapping[str, Any]) -> str:
 
 
 def losses(collection: Collection) -> list[str]:
-    """Describe what runs lost that their experiment did not plan to lose."""
+    """Describe the unplanned losses of the runs."""
     return describe_losses((run.label, run.record.summary) for run in collection.runs)
 
 
@@ -235,9 +235,9 @@ def _lost_text(summary: Mapping[str, Any]) -> str:
     parts = []
     for process, key in LOSSES.items():
         if count := summary.get(key):
-            away = AWAY.get(process)
-            for_s = f" (away for {seconds(summary.get(away))})" if away else ""
-            parts.append(_counted(count, process) + for_s)
+            away_s = summary.get(AWAY.get(process, ""))  # 0: the run was resumed instead
+            away = f" (away for {seconds(away_s)})" if away_s else ""
+            parts.append(_counted(count, process) + away)
     return listed(parts)
 
 

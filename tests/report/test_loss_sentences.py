@@ -41,6 +41,8 @@ def test_only_runs_that_lost_something_are_named(made, unhurt):
     both = made({"bsp": [summary(**NONE | WORKER | SERVER | {"lost_evaluators": 1})]})
     assert tells(losses(both), "1 worker 1.25 s 2 servers 3.50 s 1 evaluator")
     assert headings(both) == HEADINGS
+    resumed = made({"bsp": [summary(**NONE | {"lost_workers": 1})]})
+    assert not tells(losses(resumed), "1 worker away")
 
 
 def test_of_many_runs_the_worst_are_named_and_the_others_added_up():
