@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+from typing import Literal
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Ray colours the errors of its tasks
 # Control characters except tab and line feed, characters that change the direction of text, and
@@ -44,6 +45,11 @@ class RunFailed(RaysyncError):
 
 class RunLost(RunFailed):
     """A run lost a process or a node; it can resume from a checkpoint."""
+
+    # lost: what the journal is to count as an unplanned loss
+    def __init__(self, message: str, lost: Literal["worker", "server"] | None = None) -> None:
+        super().__init__(message)
+        self.lost = lost
 
 
 def unknown_name(

@@ -26,6 +26,7 @@ from raysync.cli.progress_lines import transient_progress
 from raysync.cli.table import print_answer
 from raysync.config import Experiment
 from raysync.errors import ConfigError
+from raysync.record.storage import check, written
 
 if TYPE_CHECKING:
     from raysync.predict.exchange import Exchange
@@ -98,6 +99,7 @@ def advise(
     options = SearchOptions(60 * budget_minutes, seeds, processes, paradigms_in(paradigm))
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output {output}: it is a file; name a folder.")
+    check(output, "--output")
     experiment = load_experiment(file, settings)
     chosen_exchange = exchange_of(
         model_bytes=1,  # the experiment has a model
@@ -114,10 +116,8 @@ def advise(
             progress.update(bar, description=what, completed=min(used, 1.0))
 
         answer = advise(world, options, time.monotonic, show)
-    try:
+    with written(output):
         report.write(answer, output)
-    except OSError as error:
-        raise ConfigError(f"{output}: cannot be written ({error.strerror or error}).") from error
     if as_json:
         typer.echo(report.as_json(answer))
     else:

@@ -14,7 +14,7 @@ from raysync import config
 from raysync.cli.console import say
 from raysync.config import Experiment
 from raysync.errors import ConfigError
-from raysync.record.storage import is_uri
+from raysync.record.storage import check, experiment_folder, is_uri
 
 app = typer.Typer(
     add_completion=False,
@@ -111,6 +111,14 @@ def say_that_ray_starts(experiment: Experiment, what: str) -> None:
         experiment.cluster.address == "auto" and "RAY_ADDRESS" in os.environ
     )
     say(f"Starting {what} on the Ray cluster ..." if joins else f"Starting Ray and {what} ...")
+
+
+def check_places(experiment: Experiment) -> None:
+    """Refuse an experiment, before Ray starts, whose records or checkpoints cannot be written."""
+    check(experiment_folder(experiment.output, experiment.name))
+    checkpoint = experiment.checkpoint
+    if checkpoint is not None and checkpoint.output is not None:
+        check(checkpoint.output, "checkpoint.output")
 
 
 def with_engine(settings: Sequence[str], engine: str | None) -> list[str]:

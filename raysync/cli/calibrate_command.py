@@ -14,6 +14,7 @@ from raysync.cli.app import OptionalFile, Settings, app, load_experiment
 from raysync.cli.console import console, say
 from raysync.config import Experiment
 from raysync.errors import ConfigError
+from raysync.record.storage import check_file, written
 
 if TYPE_CHECKING:
     from raysync.calibration import Measured
@@ -42,6 +43,7 @@ def calibrate(
         raise ConfigError(f"{profile}: the path of a profile must end in .yaml.")
     if not profile.absolute().parent.is_dir():
         raise ConfigError(f"{profile}: there is no folder {profile.parent}.")
+    check_file(profile, "PROFILE")
     experiment = load_experiment(file, [*settings, "engine=ray", "timing=with-gradients"])
     training = prepare(experiment)
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
@@ -50,7 +52,8 @@ def calibrate(
         f"Measured by raysync calibrate from {platform.node() or 'this machine'} ({os.cpu_count()}"
         f" cores), {datetime.now():%Y-%m-%d}, with {training.task.model_name}."
     )
-    profile.write_text(calibration.profile(experiment, measured, about), encoding="utf-8")
+    with written(profile):
+        profile.write_text(calibration.profile(experiment, measured, about), encoding="utf-8")
     _print_measured(experiment, measured)
     compare_command = " ".join(["raysync compare", *([str(file)] if file else [])])
     console.print_plain(f"Try it: {compare_command} --engine virtual --set profile={profile}")

@@ -22,6 +22,7 @@ from raysync.cli.app import app
 from raysync.cli.console import console
 from raysync.errors import ConfigError
 from raysync.record.metrics_registry import REGISTRY
+from raysync.record.storage import written
 
 RAY_FOLDER = "/tmp/ray"
 """The folder of Ray's sessions, unless `ray start --temp-dir` says otherwise."""
@@ -134,13 +135,11 @@ def _monitored_cluster(ray: str, token: Path | None) -> MonitoredCluster:
 
 
 def _write(folder: Path, prometheus: str, cluster: MonitoredCluster) -> None:
-    try:
+    with written(folder):
         for name, text in _files(folder, prometheus, cluster).items():
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigError(f"{folder}: cannot be written ({error.strerror or error}).") from error
     start_prometheus = [
         "prometheus",
         f"--config.file={folder}/prometheus.yml",

@@ -12,7 +12,7 @@ from raysync.cli.app import app
 from raysync.cli.console import console
 from raysync.errors import ConfigError, visible
 from raysync.record.checkpoints import CHECKPOINTS
-from raysync.record.storage import display_name, local_copy, upload
+from raysync.record.storage import check, check_file, display_name, local_copy, upload, written
 from raysync.record.sweeps import TUNE
 
 if TYPE_CHECKING:
@@ -78,13 +78,10 @@ def report(
         typer.echo(visible(markdown(collection, median=median)), nl=False)
         return
     target = output or _default_output(collection, kind)
-    try:
+    with written(target):
         _write(collection, kind, target, median)
         upload(target)
-    except OSError as error:
-        raise ConfigError(f"{target}: cannot be written ({error.strerror or error}).") from error
-    written = display_name(target)
-    console.print(f"Written: {written}", markup=False, highlight=False, soft_wrap=True)
+    console.print_plain(f"Written: {display_name(target)}")
 
 
 def _check_output(output: Path | None, kind: Format) -> None:
@@ -101,6 +98,7 @@ def _check_output(output: Path | None, kind: Format) -> None:
         raise ConfigError(
             f"--output {output}: this is a file; --format png is written to a folder."
         )
+    (check if output.is_dir() else check_file)(output, "--output")
 
 
 def _default_output(collection: Collection, kind: Format) -> Path:

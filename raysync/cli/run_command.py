@@ -13,7 +13,7 @@ from raysync import config
 from raysync.cli.app import EngineName, Settings, Trust, app, check_trust, with_engine
 from raysync.cli.console import console, say
 from raysync.cli.progress_lines import run_lines
-from raysync.cli.table import print_bottlenecks, print_divergences, print_table
+from raysync.cli.table import print_bottlenecks, print_divergences, print_losses, print_table
 from raysync.cli.training_session import announce, say_where_the_model_is, train
 from raysync.cli.watch import newest
 from raysync.cluster.ray_private.fork_server import ForkServer, started_early
@@ -101,6 +101,7 @@ def _go_on(
         summaries = {experiment.label: [done.summary]}
         print_table(summaries, experiment, [experiment.seed], training.primary)
         print_divergences(summaries)
+        print_losses(summaries, [experiment.seed])
         print_bottlenecks(summaries)
         console.print_plain(f"Record: {display_name(done.path)}")
         say_where_the_model_is([done])

@@ -16,6 +16,7 @@ from raysync.cli.app import (
     Settings,
     Trust,
     app,
+    check_places,
     check_trust,
     prepare_tune,
     say_that_ray_starts,
@@ -70,7 +71,10 @@ def sweep(
     check_trust(trust=trust, resume=resume)
     overrides = with_engine(settings, engine)
     if file is not None:
-        say_that_ray_starts(config.load(file, overrides), "the trials")
+        experiment = config.load(file, overrides)
+        if resume is None:
+            check_places(experiment)
+        say_that_ray_starts(experiment, "the trials")
     prepare_tune()
     from raysync.tuning import sweep_run as sweeps
 
@@ -127,7 +131,7 @@ def _end_text(row: Mapping[Any, Any]) -> str:
 def _print_answer(record: SweepRecord) -> None:
     from raysync.results.collection import collect
     from raysync.results.ranking import rank_all
-    from raysync.results.sentences import cautions, overall, scenario_answer, search_text
+    from raysync.results.sentences import cautions, losses, overall, scenario_answer, search_text
 
     collection = collect([record.path])
     rankings = rank_all(collection)
@@ -135,7 +139,7 @@ def _print_answer(record: SweepRecord) -> None:
         console.print_plain(search_text(collection.search))
     for ranking in rankings:
         console.print_plain(scenario_answer(ranking))
-    for sentence in (overall(rankings), *cautions(collection)):
+    for sentence in (overall(rankings), *cautions(collection), *losses(collection)):
         if sentence:
             console.print_plain(sentence)
 

@@ -14,6 +14,7 @@ from raysync.cli.app import (
     File,
     Settings,
     app,
+    check_places,
     prepare_tune,
     say_that_ray_starts,
     with_engine,
@@ -52,7 +53,9 @@ def switch_search(
     call resumes the search.
     """
     overrides = with_engine(settings, engine)
-    say_that_ray_starts(config.load(file, overrides), "the trainings")
+    experiment = config.load(file, overrides)
+    check_places(experiment)
+    say_that_ray_starts(experiment, "the trainings")
     prepare_tune()
     from raysync.tuning import switch_trials
 

@@ -19,9 +19,11 @@ from raysync.errors import visible
 from raysync.results.collection import Criteria
 from raysync.results.columns import (
     OF_EVERY_RUN,
+    OF_LOSSES,
     WHOLE_WORK,
     Form,
     Measure,
+    count_form,
     final_measure,
     time_measure,
     with_interval,
@@ -60,13 +62,15 @@ NARROW: dict[str, tuple[str, Form]] = {
     "staleness_mean": ("stale-\nness", lambda _: ".1f"),
     "staleness_max": ("\nmax", lambda _: ".0f"),
     "lead_max": ("lead\nmax", lambda _: ".0f"),
+    "lost_workers": ("lost", count_form),
 }
 SHOWN_WITH = {
     "busy_fraction": ("transfer_fraction", "server_fraction"),
     "transfer_fraction": ("transfer_fraction",),
     "server_fraction": ("server_fraction",),
+    "lost_workers": ("lost_workers",),
 }
-"""Key of a measure -> shares, of which some run must have one for the measure to be shown.
+"""Key of a measure -> values, of which some run must have one for the measure to be shown.
 
 Without transfer and server, computing is what waiting leaves.
 """
@@ -105,7 +109,7 @@ def print_table(
     results = result_columns(experiment, metric)
     others = [
         replace(measure, heading=NARROW[measure.key][0], form=NARROW[measure.key][1])
-        for measure in OF_EVERY_RUN
+        for measure in (*OF_EVERY_RUN, *OF_LOSSES)
         if measure.key in NARROW and _is_informative(measure.key, rows)
     ]
     table = plain_table("paradigm", *(measure.heading for measure in (*results, *others)))
@@ -131,6 +135,20 @@ def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> No
     from raysync.results.sentences import describe_bottlenecks  # slow: it imports the statistics
 
     for text in describe_bottlenecks(rows):
+        console.print_plain(text)
+
+
+def print_losses(rows: Mapping[str, Sequence[dict[str, Any] | None]], seeds: Sequence[int]) -> None:
+    """Print the unplanned losses of runs."""
+    from raysync.results.sentences import describe_losses
+
+    runs = (
+        (label if len(seeds) == 1 else f"{label}, seed {seed}", summary)
+        for label, summaries in rows.items()
+        for seed, summary in zip(seeds, summaries, strict=True)
+        if summary
+    )
+    for text in describe_losses(runs):
         console.print_plain(text)
 
 

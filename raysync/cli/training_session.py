@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from raysync.cli.app import say_that_ray_starts, warn_of_the_jobs_folder
+from raysync.cli.app import check_places, say_that_ray_starts, warn_of_the_jobs_folder
 from raysync.cli.console import console, say
 from raysync.cli.progress_lines import run_lines
-from raysync.cli.table import print_bottlenecks, print_divergences, print_table
+from raysync.cli.table import print_bottlenecks, print_divergences, print_losses, print_table
 from raysync.cluster.ray_private.fork_server import ForkServer, started_early
 from raysync.config import Experiment, ParadigmChoice, common_of, row_of
 from raysync.config.secret_masking import masked
@@ -37,6 +37,7 @@ def train(
     comparison: Comparison | None = None,
 ) -> None:
     """Train each paradigm with each seed in one session, and print the results."""
+    check_places(experiment)
     address = os.environ.get("RAY_ADDRESS")
     with started_early(experiment, address) as fork_server:
         _train_in_session(experiment, choices, seeds, comparison, address, fork_server)
@@ -90,6 +91,7 @@ def _train_in_session(
         print_divergences(summaries)
         if comparison is not None:
             _print_answer(comparison, done, seeds)
+        print_losses(summaries, seeds)
         print_bottlenecks(summaries)
         records = experiment_folder(experiment.output, experiment.name)
         if not is_uri(records):

@@ -14,6 +14,7 @@ from raysync.cli.console import console, errors
 from raysync.cli.progress_lines import transient_progress
 from raysync.cli.table import print_answer
 from raysync.errors import ConfigError
+from raysync.record.storage import check_file, written
 
 if TYPE_CHECKING:
     from raysync.predict.step_times.rank_step_times import RankStepTimes
@@ -155,12 +156,8 @@ def whatif(
     else:
         print_answer(what_if_report.answer_of(answer))
     if output is not None:
-        try:
+        with written(output):
             what_if_report.write(answer, output)
-        except OSError as error:
-            raise ConfigError(
-                f"{output}: cannot be written ({error.strerror or error})."
-            ) from error
         (errors if as_json else console).print_plain(f"Written: {output}")
 
 
@@ -171,6 +168,7 @@ def _check_output(output: Path | None) -> None:
         raise ConfigError(f"--output {output}: the name of the file must end in .html or .md.")
     if not output.absolute().parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
+    check_file(output, "--output")
 
 
 def _read_step_times(files: list[str], event: str | None) -> RankStepTimes:

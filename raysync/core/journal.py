@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
@@ -38,6 +38,8 @@ from raysync.errors import ConfigError
 # possible, the machine and the rosters decide.
 JOURNAL_SCHEMA = 1
 
+ActorKind = Literal["worker", "server", "evaluator"]
+
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """The fields of an event that do not influence decisions."""
@@ -53,8 +55,16 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     why: str = ""  # why a worker left
     done: bool = False  # the worker left because no work remained
     restart_in_s: Seconds | None = None  # time until the slot of the worker that left has a new one
+    # a worker was lost as the experiment's faults demand, or after an announcement; None: it was
+    # not lost, or the journal is of an earlier version
+    planned: bool | None = None
     # time since the previous life of the slot ended, of a worker that joined
     away_s: Seconds | None = None
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether a worker was lost that was to stay."""
+        return self.restart_in_s is not None if self.planned is None else not self.planned
 
 
 NO_REPORT = Report()
@@ -106,6 +116,8 @@ class Remark(TaggedStruct, frozen=True):
 
     at: Seconds
     text: str
+    lost: ActorKind | None = None  # a process was lost, unplanned, for which there is no `Left`
+    away_s: Seconds = 0.0  # time from the loss of a server until it had recovered
 
 
 class Checkpointed(TaggedStruct, frozen=True):
@@ -128,6 +140,7 @@ class Resumed(TaggedStruct, frozen=True):
     lost_s: Seconds = 0.0  # time of training after the checkpoint
     lost_pushes: Whole = 0
     exact: bool = False  # in-flight iterations continued instead, which only virtual time can do
+    lost: tuple[ActorKind, ...] = ()  # unplanned, after the checkpoint
 
 
 Line = Entry | Evaluation | Remark | Checkpointed | Resumed | Ended

@@ -232,9 +232,10 @@ class Pipelined:
             plan = apply_plan(apply, steps, lambda _: True, self._workload_samples, replicas)
         server.apply(apply, plan, [step.call for step in steps], is_pulled)
 
-    def left(self, worker: str, why: str) -> None:
+    def left(self, worker: str, report: Report) -> None:
         """Raise RunLost: no stage can be spared."""
-        raise RunLost(f"{worker}: {why}, and its pipeline needs it")
+        why = f"{worker}: {report.why}, and its pipeline needs it"
+        raise RunLost(why, "worker" if report.is_loss else None)
 
     def state(self, cut: ConsistentCut) -> dict[str, Any]:
         """Save the machines and counts; batches in flight are not saved."""

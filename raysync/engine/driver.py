@@ -175,7 +175,8 @@ class Driver:
                     yield self.lines.take()
         except RunLost as loss:
             if self.checkpointer.exists:
-                self.lines.remark("The run cannot continue from here.")  # so the journal tells when
+                # so the journal tells when
+                self.lines.remark("The run cannot continue from here.", loss.lost)
                 yield self.lines.take()
                 raise
             error = str(loss)

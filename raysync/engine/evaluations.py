@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from raysync.config import START_DEADLINE_S, Experiment
-from raysync.core.journal import Evaluation
+from raysync.core.journal import ActorKind, Evaluation
 from raysync.core.metrics import PrimaryMetric, refusal, value_of
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpointing import ConsistentCut
@@ -230,8 +230,8 @@ class Evaluations:
             self.models.save(data)
             self._begin()
 
-    def _give_up_models(self, why: str) -> None:
-        self._lines.remark(f"{why}: the run leaves no {self.models.give_up()} model.")
+    def _give_up_models(self, why: str, lost: ActorKind | None = None) -> None:
+        self._lines.remark(f"{why}: the run leaves no {self.models.give_up()} model.", lost)
 
     def _restarted(self, call: Call) -> None:
         if self._finish(call) is not None:
@@ -273,13 +273,14 @@ class Evaluations:
         if self._failures < TRIES:
             repeated = "the model is saved" if self._is_model_next else "its evaluation is repeated"
             self._lines.remark(
-                f"The evaluator failed ({why}); it is restarted, and then {repeated}."
+                f"The evaluator failed ({why}); it is restarted, and then {repeated}.",
+                lost="evaluator",
             )
             self._begin()
             return
         given_up = f"The evaluator failed {TRIES} times in a row ({why}) and is given up"
         if self._is_model_next:
-            self._give_up_models(given_up)
+            self._give_up_models(given_up, "evaluator")
             return
         waiting = [mark for publication in self._waiting for mark in publication.marks]
         missing = [*waiting, *reversed(self._marks)]
@@ -290,7 +291,8 @@ class Evaluations:
         self.models.give_up()
         self._lines.remark(
             f"{given_up}: the evaluations at progress {names} are missing{no_model}. The run"
-            " continues."
+            " continues.",
+            lost="evaluator",
         )
 
     # ---- checkpoints ----

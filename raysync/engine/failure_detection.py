@@ -71,7 +71,8 @@ class FailureDetector:
                     if error := server.first_error(version, VERDICT_S / len(servers)):
                         return error
         if failure.kind != "raised":
-            return RunLost(f"{failure.actor or step.server.actor}: {failure.reason}")
+            why = f"{failure.actor or step.server.actor}: {failure.reason}"
+            return RunLost(why, "server" if failure.kind == "died" else None)
         return RunFailed(f"{failure.actor or f'worker {step.release.worker}'}: {failure.reason}")
 
     def schedule_check(self) -> None:
@@ -132,7 +133,7 @@ class FailureDetector:
             else:
                 self._members.lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not received its part
-            raise RunLost(f"{step.server.actor}: {late}")
+            raise RunLost(f"{step.server.actor}: {late}", "server")
         else:
             self._members.lose(step.release.worker, late)
 

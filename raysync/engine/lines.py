@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raysync.core.journal import Line, Remark
+from raysync.core.journal import ActorKind, Line, Remark
 from raysync.engine.backend import Backend
 
 
@@ -13,9 +13,9 @@ class Lines(list[Line]):
         super().__init__()
         self._backend = backend
 
-    def remark(self, text: str) -> None:
-        """Add a sentence for readers."""
-        self.append(Remark(self._backend.now, text))
+    def remark(self, text: str, lost: ActorKind | None = None, away_s: float = 0.0) -> None:
+        """Add a sentence for readers, and the loss that it tells of."""
+        self.append(Remark(self._backend.now, text, lost, away_s))
 
     def take(self) -> list[Line]:
         """Remove and return all lines, for a report."""

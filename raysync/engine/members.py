@@ -93,6 +93,7 @@ class Members:
         # restarted worker without a push so far -> the attempts in a row
         self.unproven: dict[str, int] = {}
         self._drained: set[str] = set()  # they begin no further step
+        self._killed: set[str] = set()  # by a fault of the experiment
         # without an actor, about to leave as the run resumes without their slots
         self._leaving: set[str] = set()
         # slots without a return: killed for good, or without work
@@ -248,6 +249,7 @@ class Members:
         worker, index = victim
         if not self._run.status and self._is_live(worker):
             self._faults.mark_effective(index)
+            self._killed.add(worker)
 
     def _crash(self, index: int) -> None:
         if self._run.status:
@@ -277,9 +279,9 @@ class Members:
 
     def _leave_drained(self, worker: str) -> None:
         if not self._run.status and self._is_live(worker):
-            self.lose(worker, DRAINED)
+            self.lose(worker, DRAINED, planned=True)
 
-    def lose(self, worker: str, why: str) -> None:
+    def lose(self, worker: str, why: str, *, planned: bool = False) -> None:
         """Continue without a lost worker, until it is back.
 
         Raises:
@@ -288,7 +290,8 @@ class Members:
         slot, now = WorkerId(worker).slot, self._backend.now
         self._stays_away.discard(slot)
         again_in_s = self._retry(worker, now, self.unproven.get(worker, 0), now)
-        self._remove(worker, Report(why=why, restart_in_s=again_in_s))
+        planned = planned or worker in self._killed
+        self._remove(worker, Report(why=why, restart_in_s=again_in_s, planned=planned))
         if again_in_s is None and (attempts := self._restarts.attempts) and not self._run.status:
             self._lines.remark(
                 f"{slot} was restarted {attempts} time{'s' * (attempts > 1)} in a row, and none"
@@ -305,7 +308,7 @@ class Members:
         """Let a worker without an actor leave."""
         self._inflight.take_out(worker)
         self.unproven.pop(worker, None)
-        self._topology.left(worker, report.why)
+        self._topology.left(worker, report)
         self._held_back.pop(worker, None)
         # before the machine decides: these decisions are held back, too, if too few remain
         will_wait = self._min_workers > 1 and self._live_count <= self._min_workers

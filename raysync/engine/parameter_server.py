@@ -310,8 +310,10 @@ class ParameterServer:
         return False
 
     def _error(self, failure: Failure, what: str = "") -> RunFailed:
-        cls = RunFailed if failure.kind == "raised" else RunLost
-        return cls(f"{self.actor}: {what}{failure.reason}")
+        why = f"{self.actor}: {what}{failure.reason}"
+        if failure.kind == "raised":
+            return RunFailed(why)
+        return RunLost(why, "server" if failure.kind == "died" else None)
 
     @property
     def _has_failed(self) -> bool:
@@ -356,7 +358,7 @@ class ParameterServer:
         """
         late = f"no answer for {limit_s:g} s"
         if not self.lose(late, freezes=True):
-            raise RunLost(f"{self.actor}: {late}")
+            raise RunLost(f"{self.actor}: {late}", "server")
 
     def _start(self, freezes: bool) -> None:
         """Start a new process, and repeat the logged calls."""
@@ -415,7 +417,9 @@ class ParameterServer:
             self._lines.remark(
                 f"{self.actor} was lost ({loss.why}) and recovered after {now - loss.at:.3g} s:"
                 f" {loss.updates} update{'s were' if loss.updates != 1 else ' was'} replayed in"
-                f" {now - loss.restarted_at:.3g} s."
+                f" {now - loss.restarted_at:.3g} s.",
+                lost="server",
+                away_s=now - loss.at,
             )
         elif not self.lose_if_dead(failure):
             raise self._error(failure, "it cannot be restarted: ")

@@ -132,7 +132,7 @@ class Topology(Protocol):
         `is_pulled`: a release pulls the new weights before the next update.
         """
 
-    def left(self, worker: str, why: str) -> None:
+    def left(self, worker: str, report: Report) -> None:
         """Forget a worker without a process, before it leaves.
 
         Raises:
@@ -373,7 +373,7 @@ class DataParallel:
             members=len(roster.members),
         )
 
-    def left(self, worker: str, why: str) -> None:
+    def left(self, worker: str, report: Report) -> None:
         self._planned.pop(worker, None)
         self._pulled.pop(worker, None)
         self._resumed.pop(worker, None)

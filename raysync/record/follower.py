@@ -9,9 +9,19 @@ from dataclasses import dataclass
 from raysync.core.decisions import Apply, Decision, Drop, Push, Release, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.ids import WorkerId, split_timer
-from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Report, Resumed
+from raysync.core.journal import (
+    Checkpointed,
+    Ended,
+    Entry,
+    Evaluation,
+    Line,
+    Remark,
+    Report,
+    Resumed,
+)
 from raysync.core.roster import Roster
 from raysync.core.staleness import staleness
+from raysync.record.losses import Losses
 from raysync.record.push_rows import Columns, PushRow, columns_of
 from raysync.record.worker_totals import WorkerMeasures, WorkerTotals
 
@@ -71,6 +81,7 @@ class Follower:
         self.evaluations: list[Evaluation] = []
         self.checkpoints = 0
         self.resumptions: list[Resumed] = []
+        self.losses = Losses()
         self.ended: Ended | None = None
         self._workers: dict[str, _WorkerRows] = {}  # all that ever joined
         self._open: dict[Push, PushRow] = {}  # incomplete rows
@@ -146,12 +157,14 @@ class Follower:
                 state.waiting = row
         elif isinstance(event, Joined):
             workers[event.worker] = _WorkerRows(WorkerId(event.worker).group)
+            self.losses.feed(entry)
         elif isinstance(event, Left):
             state = workers[event.worker]
             state.is_live = False
             if state.waiting is not None:
                 self._end_wait(state, at, completed)
             self._totals.leave(event.worker, at)
+            self.losses.feed(entry)
         for decision in entry.decisions:
             if owns_rosters:
                 recorded, decision = decision, roster.execute(decision)
@@ -179,9 +192,12 @@ class Follower:
                 self.now = max(self.now, at)
             case Resumed(at=at, exact=exact):
                 self.resumptions.append(line)
+                self.losses.feed(line)
                 self.now = max(self.now, at)
                 if not exact:
                     self._resume(at)
+            case Remark():
+                self.losses.feed(line)
             case Ended(at=at):
                 self.ended = line
                 self.now = max(self.now, at)

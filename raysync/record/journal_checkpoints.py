@@ -14,8 +14,18 @@ from typing import Any
 from msgspec.structs import replace
 
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Entry, Line, Remark, Resumed, decode, encode, read
+from raysync.core.events import Left, Pushed
+from raysync.core.journal import (
+    ActorKind,
+    Checkpointed,
+    Entry,
+    Line,
+    Remark,
+    Resumed,
+    decode,
+    encode,
+    read,
+)
 from raysync.errors import ConfigError
 from raysync.record.journal_file import JournalFile
 from raysync.record.storage import completed
@@ -53,7 +63,7 @@ def truncate(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
         new_journal.writelines(_texts_before(old, checkpoint.number))
         line = checkpoint_line(checkpoint)
         new_journal.write(f"{encode(line)}\n")
-        lost_s, lost_pushes, earlier = _losses(old, line.at)
+        lost_s, lost_pushes, lost, earlier = _losses(old, line.at)
         resumed = Resumed(
             at=line.at,
             number=line.number,
@@ -61,6 +71,7 @@ def truncate(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
             lost_s=lost_s,
             lost_pushes=lost_pushes,
             exact=exact,
+            lost=lost,
         )
         repeated = [replace(each, at=line.at, number=line.number) for each in earlier]
         new_journal.writelines(f"{encode(each)}\n" for each in [*repeated, resumed])
@@ -78,20 +89,26 @@ def _texts_before(journal: JournalFile, number: int) -> Iterator[str]:
     raise ConfigError(f"the journal has no line of checkpoint {number}.")
 
 
-def _losses(texts: Iterable[str], since: float) -> tuple[float, int, list[Resumed]]:
-    """Return the seconds, pushes and resumptions in the lines behind a checkpoint."""
-    last_at, pushes, resumptions = since, 0, []
+def _losses(
+    texts: Iterable[str], since: float
+) -> tuple[float, int, tuple[ActorKind, ...], list[Resumed]]:
+    """Return the seconds, pushes, lost processes and resumptions behind a checkpoint."""
+    last_at, pushes, lost, resumptions = since, 0, list[ActorKind](), list[Resumed]()
     for text in texts:
         with suppress(ConfigError):  # a damaged line is lost with the others
             line = decode(text)
             if isinstance(line, Entry):
                 last_at = max(last_at, line.event.at)
                 pushes += isinstance(line.event, Pushed)
+                if isinstance(line.event, Left) and line.report.is_loss:
+                    lost.append("worker")
             elif isinstance(line, Remark):
                 last_at = max(last_at, line.at)
+                if line.lost is not None:
+                    lost.append(line.lost)
             elif isinstance(line, Resumed):
                 resumptions.append(line)
-    return last_at - since, pushes, resumptions
+    return last_at - since, pushes, tuple(lost), resumptions
 
 
 def checkpoint_times(journal: Path) -> dict[int, float]:

@@ -225,6 +225,7 @@ class Measures(Follower):
                 }
                 for name, worker in self.workers.items()
             ],
+            **self.losses.summary(self.now),
             **self._recovery(),
         }
 

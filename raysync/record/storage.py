@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from threading import Thread
 
 from pyarrow import fs
@@ -90,12 +90,35 @@ def check(location: Location, setting: str = "output") -> None:
     if is_uri(location):
         _check_uri(str(location), setting)
         return
-    folder = Path(location).expanduser().absolute()
-    parent = next(path for path in (folder, *folder.parents) if os.access(path, os.F_OK))
-    if not parent.is_dir():
-        raise ConfigError(f"{setting}: {location}: {parent} is not a folder.")
-    if not os.access(parent, os.W_OK):
-        raise ConfigError(f"{setting}: {location}: {parent} cannot be written.")
+    try:
+        folder = Path(location).expanduser().absolute()
+    except RuntimeError as error:  # there is no user ~NAME
+        raise ConfigError(f"{setting}: {location}: {error}") from error
+    with written(location, setting):
+        parent = next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+        if not parent.is_dir():
+            raise ConfigError(f"{setting}: {location}: {parent} is not a folder.")
+        # permissions do not tell: a file system may be read-only, or make no folders at all
+        with TemporaryDirectory(prefix=".raysync-", dir=parent) as attempt:
+            Path(attempt, folder.relative_to(parent)).mkdir(parents=True, exist_ok=True)
+
+
+def check_file(file: Path, setting: str) -> None:
+    """Raise `ConfigError`, before a long computation, where its result cannot be written."""
+    if not file.exists():
+        check(file.absolute().parent, setting)
+    elif not os.access(file, os.W_OK):
+        raise ConfigError(f"{setting}: {file}: cannot be written.")
+
+
+@contextmanager
+def written(location: Location, setting: str = "") -> Iterator[None]:
+    """Turn an `OSError` while a file or folder is written into a `ConfigError`."""
+    try:
+        yield
+    except OSError as error:
+        where = f"{setting}: {location}" if setting else str(location)
+        raise ConfigError(f"{where}: cannot be written ({error.strerror or error}).") from error
 
 
 def _check_uri(uri: str, setting: str) -> None:

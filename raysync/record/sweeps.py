@@ -37,6 +37,7 @@ from raysync.record.storage import (
     location_of,
     remove,
     upload,
+    written,
 )
 
 FILE = "sweep.yaml"  # the experiment file with its `sweep:` block and overrides
@@ -170,14 +171,15 @@ class Origin:
 
     def write(self, sweep: Path) -> None:
         """Write the file for this process, which begins or resumes the sweep."""
-        sweep.mkdir(parents=True, exist_ok=True)
-        data = {
-            "source": self.source,
-            "overrides": [masked(override) for override in self.overrides],
-            "text": masked(self.text),
-            MAKER: this_maker(sweep),
-        }
-        (sweep / ORIGIN).write_text(write_yaml(data), encoding="utf-8")
+        with written(sweep, "output"):
+            sweep.mkdir(parents=True, exist_ok=True)
+            data = {
+                "source": self.source,
+                "overrides": [masked(override) for override in self.overrides],
+                "text": masked(self.text),
+                MAKER: this_maker(sweep),
+            }
+            (sweep / ORIGIN).write_text(write_yaml(data), encoding="utf-8")
         upload(sweep / ORIGIN)
 
     @classmethod

@@ -31,7 +31,7 @@ from raysync.core.journal import Line, Resumed, header, read
 from raysync.core.metrics import RESERVED
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.structs import encode
-from raysync.errors import ConfigError, RunFailed
+from raysync.errors import RunFailed
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.journal_checkpoints import Resumption, truncate
 from raysync.record.made_here import MAKER, this_maker
@@ -48,6 +48,7 @@ from raysync.record.storage import (
     new_copy,
     remove,
     short,
+    written,
 )
 
 ROWS_PER_GROUP = 10_000
@@ -335,10 +336,8 @@ def folder_name(output: Location, name: str, kind: str) -> Path:
 
 def make_folder(folder: Path) -> None:
     """Create a folder and its parents; raise `ConfigError` on failure."""
-    try:
+    with written(folder, "output"):
         folder.mkdir(parents=True)
-    except OSError as error:
-        raise ConfigError(f"output: {folder}: cannot be created ({error.strerror}).") from error
 
 
 @cache

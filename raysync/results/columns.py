@@ -145,6 +145,15 @@ OF_EVERY_RUN = (
         "of the time, in which other runs used the same cores: they measure each other",
     ),
 )
+OF_LOSSES = (
+    Measure("lost_workers", "lost workers", count_form, "", "that no fault of the file ended"),
+    Measure(
+        "worker_away_s", "workers away", seconds_form, "s", "until others had joined, added up"
+    ),
+    Measure("lost_servers", "lost servers", count_form, "", "that were replaced"),
+    Measure("server_away_s", "servers away", seconds_form, "s", "until others had recovered"),
+)
+"""Measures that are left out where no run lost anything."""
 
 
 def metric_text(metric: str, value: float) -> str:
@@ -202,6 +211,7 @@ def measures_for(criteria: Criteria) -> tuple[Measure, ...]:
         WHOLE_WORK,
         *([CONVERGED_ACCURACY] if criteria.metric == ACCURACY else []),
         *OF_EVERY_RUN,
+        *OF_LOSSES,
     )
 
 

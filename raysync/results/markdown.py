@@ -15,6 +15,7 @@ from raysync.results.sentences import (
     answer,
     bottlenecks,
     cautions,
+    losses,
     overall,
     resumptions,
     search_text,
@@ -93,7 +94,7 @@ def notes(collection: Collection) -> list[str]:
         for run in collection.runs
         if run.incomplete_reason
     ]
-    sentences += [*cautions(collection), *resumptions(collection)]
+    sentences += [*losses(collection), *cautions(collection), *resumptions(collection)]
     if collection.superseded:
         sentences.append(
             f"{collection.superseded} earlier record(s) of the same scenario, paradigm and seed are"

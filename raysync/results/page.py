@@ -23,7 +23,7 @@ from raysync.config import Published
 from raysync.errors import ConfigError
 from raysync.results import provenance
 from raysync.results.collection import Collection
-from raysync.results.columns import Measure, ratio_text
+from raysync.results.columns import OF_LOSSES, Measure, ratio_text
 from raysync.results.figures import Figure, figures_of, series_of
 from raysync.results.figures.colours import COLOURS, HUES, painted
 from raysync.results.figures.downsample import POINTS
@@ -33,6 +33,7 @@ from raysync.results.sentences import (
     answer,
     bottlenecks,
     cautions,
+    losses,
     overall,
     resumptions,
     search_text,
@@ -52,6 +53,7 @@ OPTIONAL = (
     "server_fraction",
     "dropped",
     "shared_cores_fraction",
+    *(measure.key for measure in OF_LOSSES),
 )
 """Columns that are omitted where all their values are missing or 0."""
 
@@ -83,7 +85,7 @@ def write_html(collection: Collection, path: Path) -> None:
         counts=_count_text(collection),
         failures=_failures(collection),
         resumptions=resumptions(collection),
-        cautions=cautions(collection),
+        cautions=[*losses(collection), *cautions(collection)],
     )
     path.write_text(page, encoding="utf-8", errors="backslashreplace")
 

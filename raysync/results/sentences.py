@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from raysync.record.event_text import seconds
@@ -22,6 +22,9 @@ WHY_NOT: dict[Sure, str] = {
     "none": "there is no result",
 }
 HELPS = 0.02  # the share of the time that a change must save to be named
+LOSSES = {process: f"lost_{process}s" for process in ("worker", "server", "evaluator")}
+AWAY = {process: f"{process}_away_s" for process in ("worker", "server")}
+MOST_LOSSES = 5  # the most runs whose losses are described one by one
 MOST_RIVALS = 3  # the most paradigms that are named as equal to the leader
 MOST_GROUPS = 6  # the most groups of runs that are named as left out
 
@@ -346,6 +349,45 @@ def _resumption_sentence(name: str, summary: Mapping[str, Any]) -> str:
         f" {summary.get('lost_pushes') or 0:,} pushes were lost and repeated, and the"
         f" interruption took {away}, which only the wall-clock seconds include."
     )
+
+
+def losses(collection: Collection) -> list[str]:
+    """Describe the unplanned losses of the runs."""
+    return describe_losses((run.label, run.record.summary) for run in collection.runs)
+
+
+def describe_losses(runs: Iterable[tuple[str, Mapping[str, Any]]]) -> list[str]:
+    """Describe the unplanned losses of runs, given as name and summary; of many, the worst."""
+    hit = [(name, summary) for name, summary in runs if any(map(summary.get, LOSSES.values()))]
+    hit.sort(key=lambda run: _away_s(run[1]), reverse=True)
+    sentences = [
+        f"{name} unexpectedly lost {_lost_text(summary)} in its {seconds(summary['seconds'])}."
+        for name, summary in hit[:MOST_LOSSES]
+    ]
+    if rest := [summary for _, summary in hit[MOST_LOSSES:]]:
+        keys = (*LOSSES.values(), *AWAY.values())
+        total = {key: sum(summary.get(key) or 0 for summary in rest) for key in keys}
+        runs_text = _counted(len(rest), "more run")
+        sentences.append(f"{runs_text} unexpectedly lost {_lost_text(total)}.")
+    return sentences
+
+
+def _lost_text(summary: Mapping[str, Any]) -> str:
+    parts = []
+    for process, key in LOSSES.items():
+        if count := summary.get(key):
+            away_s = summary.get(AWAY.get(process, ""))  # 0: the run was resumed instead
+            away = f" (away for {seconds(away_s)})" if away_s else ""
+            parts.append(_counted(count, process) + away)
+    return listed(parts)
+
+
+def _away_s(summary: Mapping[str, Any]) -> float:
+    return sum(summary.get(key) or 0.0 for key in AWAY.values())
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'s' * (count != 1)}"
 
 
 def cautions(collection: Collection) -> list[str]:

@@ -11,6 +11,7 @@ import pandas as pd
 from raysync.config import Published
 from raysync.results.collection import CollectedRun, Collection, by_seed
 from raysync.results.columns import (
+    OF_LOSSES,
     WHOLE_WORK,
     Measure,
     final_measure,
@@ -154,7 +155,8 @@ def as_text(
     rows = [row for _, row in numbers.iterrows()]
     text = pd.DataFrame(index=numbers.index)
     for measure in measures:
-        if numbers[f"{measure.key}_count"].any():
+        values = numbers[measure.key if measure in OF_LOSSES else f"{measure.key}_count"]
+        if values.fillna(0.0).any():
             cells = [cell(row, measure) for row in rows]
             text.insert(len(text.columns), measure.heading, cells)
             if column := distances.get(measure.key):

@@ -47,6 +47,7 @@ from raysync.record.storage import (
     location_of,
     remove,
     upload,
+    written,
 )
 from raysync.record.sweeps import (
     FILE,
@@ -490,8 +491,9 @@ def _new_folder(experiment: Experiment) -> Path:
 
 
 def _write_file(plan: SweepPlan) -> None:
-    plan.trials.folder.mkdir(parents=True, exist_ok=True)
-    (plan.trials.folder / FILE).write_text(plan.experiment.recorded.to_yaml(), encoding="utf-8")
+    with written(plan.trials.folder, "output"):
+        plan.trials.folder.mkdir(parents=True, exist_ok=True)
+        (plan.trials.folder / FILE).write_text(plan.experiment.recorded.to_yaml(), encoding="utf-8")
     upload(plan.trials.folder / FILE)
 
 

@@ -28,12 +28,12 @@ from tests.builders.messages import naming
 pytestmark = pytest.mark.ray
 
 
+def is_left(line):
+    return isinstance(line, Entry) and isinstance(line.event, Left)
+
+
 def left(record):
-    return [
-        (entry.event.worker, entry.report.why)
-        for entry in record.journal()
-        if isinstance(entry, Entry) and isinstance(entry.event, Left)
-    ]
+    return [(entry.event.worker, entry.report.why) for entry in record.journal() if is_left(entry)]
 
 
 @pytest.mark.slow
@@ -66,6 +66,8 @@ def test_workers_that_are_killed_or_frozen_come_back_and_the_run_waits_for_them(
         ("fast-1#1", "its actor died"),
         ("slow-0#1", "no answer for 2 s"),
     ]
+    assert record.summary["lost_workers"] == len(left(record)) >= 3
+    assert record.summary["worker_away_s"] > 3 * 0.1, "each came back after the back-off"
     back = [one for one in record.summary["per_worker"] if one["id"].endswith("#2")]
     assert sum(one["pushes"] for one in back) > 0
     for worker in ("fast-0#1", "slow-0#1"):
@@ -303,6 +305,9 @@ def test_faults_affect_real_workers_and_a_crashed_one_rejoins(faulted):
     assert [worker for worker, _ in left(record)] == ["w-0#1", "w-1#1"]
     assert "crashed: faults[2]" in left(record)[0][1]
     assert left(record)[1][1] == "its actor died", "nobody told the run of the kill"
+    losses = [entry.report.planned for entry in record.journal() if is_left(entry)]
+    assert losses == [None, True], "a crash is no loss; the kill is the experiment's own"
+    assert summary["lost_workers"] == 0
     assert pushes.loc["w-0#1"].index.max() == 4, "it died as it began iteration 5"
     assert len(pushes.loc["w-0#2"]) > 10, "who came back did the rest"
     assert not pushes.index.duplicated().any()
