@@ -191,6 +191,7 @@ def test_a_trial_is_the_file_with_its_settings(written, tmp_path):
             ),
             "paradigm": config.ParadigmChoice.model_validate({"name": "ssp", "staleness": 6}),
             "sweep": None,
+            "stop": config.Stop.model_validate({"when": {"training_iteration": 3}}),
             "name": "00000",
             "output": made.trials.folder / "records",
         }

@@ -88,7 +88,7 @@ def test_what_has_ended_stays_what_was_lost_goes_on_and_the_rest_begins(begun, c
     written = {file: file.stat().st_mtime_ns for file in before["00000"][0].iterdir()}
     code, out, err = call("sweep", "--resume", "runs/tiny", "--set", "checkpoint.keep=3")
     assert code == 0, err
-    assert "4 trials: 4 finished." in out
+    assert "4 trials: 4 done." in out
     after = paths(begun)
     assert {name: after[name] for name in before} == before, "no trial has a second record"
     assert {file: file.stat().st_mtime_ns for file in before["00000"][0].iterdir()} == written
@@ -100,7 +100,7 @@ def test_what_has_ended_stays_what_was_lost_goes_on_and_the_rest_begins(begun, c
 
     again = call("sweep", "--resume", str(begun))  # nothing is left
     assert again[0] == 0, again[2]
-    assert "4 trials: 4 finished." in again[1]
+    assert "4 trials: 4 done." in again[1]
     assert paths(begun) == after
 
 
@@ -139,7 +139,8 @@ def test_it_goes_on_where_its_folder_is_now_and_under_a_uri(begun, call, tmp_pat
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("sweep.grid.seed=[0, 1, 2]", "sweep.grid.seed: 3 2"),
+        ("sweep.grid.seed=[0, 2]", "sweep.grid.seed: 1"),
+        ("sweep.samples=2", "sweep.samples: 2 1"),
         ("update.lr=0.5", "update.lr: 0.5 0.05"),
         ("output=elsewhere", "output: 'elsewhere' 'runs'"),
     ],
@@ -152,6 +153,42 @@ def test_what_cannot_change_is_refused_by_name(begun, call, change, says):
     code, _, err = call("sweep", "tiny.yaml", "--resume", "runs/tiny", *sets)
     assert (code, tells(err, says)) == (2, True), err
     assert paths(begun) == before
+
+
+def test_it_goes_on_with_more_seeds_and_less_at_once(begun, call):
+    before = paths(begun)
+    code, out, err = call(
+        *("sweep", "--resume", "runs/tiny"),
+        *("--set", "sweep.concurrent=1"),
+        *("--set", "sweep.time_budget_s=1000"),
+        *("--set", "sweep.grid.seed=[0, 7, 1]"),
+        *("--set", "stop={after_s: 1000}"),
+    )
+    assert code == 0, err
+    assert "6 trials: 6 done." in out
+    after = paths(begun)
+    assert [after[name][0].name for name in before] == [path.name for [path] in before.values()]
+    assert [len(each) for each in after.values()] == [1] * 6
+    table = load_sweep(begun).table
+    seeds = [(row["config/seed"], row["config/profile"]) for row in table.to_dict("records")]
+    assert len(set(seeds)) == 6
+    assert {seed for seed, _ in seeds} == {0, 1, 7}
+    assert [load(path).config.seed for [path] in after.values()] == [seed for seed, _ in seeds]
+    assert tells(out, "stop 1 none 5 after_s 1000"), "the first had ended without it"
+
+
+def test_a_killed_sweep_has_a_report_before_it_goes_on(begun, call):
+    for name in ("sweep.parquet", "sweep.csv"):
+        (begun / name).unlink()
+    sweep = load_sweep(begun)
+    assert not sweep.is_complete
+    assert [end.kind for end in sweep.ends.values()] == ["done", "broken"]
+    code, out, err = call("report", str(begun), "--format", "md")
+    assert code == 0, err
+    assert tells(out, "2 raysync sweep --resume")
+    assert call("sweep", "--resume", str(begun))[0] == 0
+    assert load_sweep(begun).is_complete
+    assert not tells(call("report", str(begun), "--format", "md")[1], "--resume")
 
 
 def test_what_cannot_go_on(begun, call):

@@ -6,17 +6,19 @@ from ray import cloudpickle, tune
 
 import raysync
 from raysync.errors import ConfigError
+from raysync.record.run_end import RunEnd
 from raysync.record.sweeps import (
     FILE,
     RECORDS,
     TrialNote,
+    ended_in_sweep,
     load_sweep,
     notes,
     trial_name,
     write_note,
     write_table,
 )
-from raysync.tuning.progress import TuneCallback
+from raysync.tuning.progress import TimeBudget, TuneCallback
 from tests.builders.messages import naming
 from tests.fakes.tuner import FakeTrial
 
@@ -76,6 +78,8 @@ def test_the_table_has_a_row_a_trial_whatever_became_of_it(folder):
     write_table(folder)
     sweep = load_sweep(folder)
     assert list(sweep.table.status) == ["finished", "failed", "unfinished"]
+    assert list(sweep.table.end) == ["done", "broken", "broken"]
+    assert list(sweep.table.ended_by) == ["", "error", "killed"]
     assert list(sweep.table.error) == ["", "broke", ""]
     assert sweep.varied == ["seed", "x"]
     assert list(sweep.table["config/x"]) == ["0.5", "{a: 1}", "2"], "one type a column"
@@ -90,5 +94,49 @@ def test_a_folder_that_is_no_sweep_or_not_one_yet(tmp_path):
     with pytest.raises(ConfigError, match=naming("sweep")):
         load_sweep(tmp_path)
     (tmp_path / FILE).write_text("name: mine", encoding="utf-8")
-    with pytest.raises(ConfigError, match=naming("sweep.parquet")):
+    with pytest.raises(ConfigError, match=naming("begun")):
         load_sweep(tmp_path)
+
+
+def test_the_note_says_what_of_the_sweep_ended_a_trial(tmp_path):
+    callback = TuneCallback(
+        tmp_path, print, show=print, has_scheduler=True, budget=(budget := TimeBudget(1e-9))
+    )
+    for number in range(2):
+        callback.on_trial_start(0, [], trial(number, seed=number))
+    callback.on_trial_complete(0, [], trial(0, seed=0))
+    assert not budget.stop_all(), "its time begins now"
+    assert budget.stop_all()
+    assert [(note.by, note.ended) for note in notes(tmp_path)] == [
+        ("sweep.scheduler", True),
+        ("sweep.time_budget_s", False),
+    ]
+    assert callback.budget_is_over
+
+
+BUDGET, SCHEDULER, AT_TARGET = "sweep.time_budget_s", "sweep.scheduler", "stop.at_target"
+
+
+@pytest.mark.parametrize(
+    ("note", "of_record", "expected"),
+    [
+        ({}, ("broken", "killed"), ("broken", "killed")),
+        ({"by": BUDGET}, ("broken", "killed"), ("cut", BUDGET)),
+        ({"by": SCHEDULER}, ("cut", "signal"), ("cut", SCHEDULER)),
+        ({"by": SCHEDULER}, ("done", ""), ("done", "")),
+        ({"by": SCHEDULER}, ("reached", AT_TARGET), ("reached", AT_TARGET)),
+        ({"error": "it died"}, ("broken", "killed"), ("broken", "error")),
+    ],
+)
+def test_record_and_sweep_know_the_end_together(note, of_record, expected):
+    found = ended_in_sweep(RunEnd(*of_record, 1.0, 0.2), TrialNote("00000", {}, **note))
+    assert found == RunEnd(*expected, 1.0, 0.2)
+
+
+def test_a_notice_of_a_tracker_is_said_once(tmp_path):
+    said = []
+    callback = TuneCallback(tmp_path, said.append, show=print)
+    for number in range(3):
+        callback.on_trial_result(0, [], trial(number), {"loss": 1.0, "notice": "wandb is away"})
+    callback.on_trial_result(0, [], trial(0), {"loss": 1.0})
+    assert [text.partition(": ")[2] for text in said] == ["wandb is away"]
