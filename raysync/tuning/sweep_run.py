@@ -448,7 +448,7 @@ def _repeats_of_best(plan: SweepPlan) -> SweepPlan | None:
         for best in course.best_of_paradigms.values()
         for seed in seeds(sweep)[1:]
     ]
-    number = count_up(_next_number(begun))
+    number = count_up(_next_number(folder))
     left = [
         {"trial": int(note.name) if note is not None else next(number)} | point
         for point in wanted
@@ -461,8 +461,10 @@ def _repeats_of_best(plan: SweepPlan) -> SweepPlan | None:
     return replace(plan, sweep=without_search, points=points, examples=points, count=len(points))
 
 
-def _next_number(begun: Sequence[TrialNote]) -> int:
-    return max((int(note.name) for note in begun if note.name.isdigit()), default=-1) + 1
+def _next_number(folder: Path) -> int:
+    """Return the first number that no trial has had, also none that starts again as another."""
+    names = [path.name for path in (folder / RECORDS).glob("*") if path.name.isdigit()]
+    return max(map(int, names), default=-1) + 1
 
 
 def _with_concurrency(plan: SweepPlan, cores: Callable[[], float], notify: Notify) -> SweepPlan:
@@ -533,7 +535,7 @@ def _param_space(plan: SweepPlan) -> dict[str, Any]:
 
 def _namer(folder: Path) -> Callable[[Trial], str]:
     """Return a function that numbers a searcher's trials in the order of its suggestions."""
-    numbers = count_up(_next_number(notes(folder)))
+    numbers = count_up(_next_number(folder))
     names: dict[str, str] = {}  # trial's id -> name
 
     def name(trial: Trial) -> str:  # no object: Tune copies those for each trial

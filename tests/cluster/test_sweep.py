@@ -64,10 +64,11 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     Path("sweep.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     record, ended, said, stood = swept()
     varied = ["config/engine", "config/workers.0.gpus", "config/update.lr", "config/seed"]
-    assert ended
+    assert ended == "done"
     assert list(record.table[[*varied, "status"]].itertuples(index=False, name=None)) == EXPECTED
     assert "There is no GPU" in record.table.error.iloc[-1]
-    begins, failed = said
+    begins, at_once, failed = said
+    assert "sweep.concurrent" in at_once, "trials on a real clock do not share cores"
     assert begins.startswith("test begins; its records: ")
     assert begins.endswith(record.path.name)
     assert "failed: cluster: worker group 'fast' does not fit" in failed
@@ -98,7 +99,7 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     before = {trial: one.path for trial, one in record.records.items()}
     lost(before[1])
     again, ended, said, stood = swept(resume=record.path)
-    assert ended
+    assert ended == "done"
     assert again.path == record.path
     assert stood[-1].done == 2
     after = {trial: one.path for trial, one in again.records.items()}
@@ -113,7 +114,7 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     write_note(record.path, TrialNote("00004", notes(record.path)[4].settings))
     (record.path / "sweep.parquet").unlink()
     last, ended, _, stood = swept(resume=record.path)
-    assert (ended, stood, len(last.table)) == (True, [], 5)
+    assert (ended, stood, len(last.table)) == ("done", [], 5)
 
 
 @pytest.mark.slow
@@ -130,14 +131,14 @@ def test_a_sweep_with_a_searcher_goes_on(ray_cluster, tmp_path, monkeypatch):
     settings = {**TINY, "engine": "virtual", "sweep": sweep}
     Path("sweep.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
     record, ended, _, _ = swept()
-    assert ended
+    assert ended == "done"
     first, under_way, *rest = sorted(notes(record.path), key=lambda note: record_time(record, note))
     write_note(record.path, TrialNote(under_way.name, under_way.settings, ended=False))
     lost(next((record.path / "records" / under_way.name).glob("2*")))
     for note in rest:  # as if they had not begun
         shutil.rmtree(record.path / "records" / note.name)
     again, ended, _, stood = swept(resume=record.path)
-    assert ended
+    assert ended == "done"
     assert stood[-1].done == 3
     assert list(again.table.status) == ["finished"] * 4
     names = {note.name: note.settings for note in notes(record.path)}

@@ -44,7 +44,18 @@ PARADIGMS = (
     {"name": "decoupled", "modules": 2, "groups": 2},
     {"name": "decoupled", "modules": 2, "groups": 2, "sync": "asp"},
 )
-STOPS = ({"patience": 2, "min_delta": 0.01}, {"at_target": True}, {"after_s": 1.55})
+STOPS = (
+    {"patience": 2, "min_delta": 0.01},
+    {"at_target": True},
+    {"after_s": 1.55},
+    {"when": {"loss": 1.26}},
+    {"when": [{"metric": "progress", "value": 0.4}]},
+)
+BY = {
+    "patience": ("stop.patience", "cut"),
+    "at_target": ("stop.at_target", "reached"),
+    "after_s": ("stop.after_s", "cut"),
+}
 
 
 def of(lines, kind):
@@ -72,6 +83,9 @@ def test_its_journal_is_the_beginning_of_that_without(paradigm, stop, one_thread
     assert isinstance(last, Evaluation)
     assert last.mark == last.progress < 1
     assert (ended.status, ended.at) == ("finished", last.at)
+    by, kind = BY.get(next(iter(stop)), (ended.by, "reached"))
+    assert (ended.by, "reached" if ended.reached else "cut") == (by, kind)
+    assert by != "stop.when.progress" or 0.4 <= last.progress < 0.45
     assert last.version == max(line.version for line in of(lines, Evaluation))
     assert driver.models, "the model of the last evaluation is kept"
     result = replayed(training, lines, choice)
@@ -145,6 +159,41 @@ def test_without_an_evaluator_nothing_stops_the_run():
     assert not any("stops early" in line.text for line in of(lines, Remark))
 
 
+GOALS = (
+    ({"loss": 0.4}, lambda line, _: line.loss <= 0.4, True),
+    ({"accuracy": 0.6}, lambda line, _: line.metrics["accuracy"] >= 0.6, True),
+    ([{"metric": "loss", "value": 2, "mode": "max"}], lambda line, _: line.loss >= 2, False),
+    ({"metric": "score", "value": 0.5}, lambda line, _: line.metrics["score"] >= 0.5, True),
+    ({"progress": 0.5}, lambda line, _: line.progress >= 0.5, True),
+    ({"samples": 30}, lambda line, _: line.progress * 60 >= 30, True),
+    ({"seconds": 3}, lambda line, _: line.at >= 3, False),
+    ({"training_iteration": 4}, lambda _, number: number >= 4, True),
+)
+
+
+@pytest.mark.parametrize(("when", "is_met", "reached"), GOALS, ids=lambda each: str(each)[:30])
+@given(st.lists(st.tuples(*[st.sampled_from([0.1, 0.4, 0.5, 0.6, 2.5, nan])] * 3), max_size=8))
+def test_a_goal_ends_the_run_at_the_first_evaluation_that_meets_it(when, is_met, reached, values):
+    experiment = config.validate({"stop": {"when": when}})
+    early = Stopping(experiment, PrimaryMetric("score", "max"), workload_samples=60)
+    lines = [
+        Evaluation(
+            mark=0.0,
+            progress=number / 8,
+            version=number,
+            at=float(number),
+            metrics={"loss": loss, "accuracy": accuracy, "score": score},
+        )
+        for number, (loss, accuracy, score) in enumerate(values)
+    ]
+    found = [early.reason_to_stop(line) for line in lines]
+    expected = [is_met(line, number) for number, line in enumerate(lines, start=1)]
+    assert [end is not None for end in found] == expected
+    for end in filter(None, found):
+        assert end.by.startswith("stop.when.")
+        assert end.reached == reached
+
+
 @given(
     st.lists(st.sampled_from([0.0, 0.1, 0.2, 0.3, 0.4, nan]), max_size=12),
     st.integers(1, 4),
@@ -185,6 +234,9 @@ def test_patience_as_others_have_it(values, patience, min_delta, rises):
         ({"stop": {"patient": 3}}, "'patience'"),
         ({"stop": {"at_target": True}}, "stop.at_target:"),
         ({"stop": {"patience": 1}, "engine": "virtual", "timing": "only"}, "evaluated"),
+        ({"stop": {"when": {"loss": 1}}, "engine": "virtual", "timing": "only"}, "evaluated"),
+        ({"stop": {"when": {}}}, "at_target: after_s"),
+        ({"stop": {"when": {"loss": "low"}}}, "stop.when"),
     ],
 )
 def test_what_cannot_stop_a_run_is_refused(settings, said):
@@ -197,6 +249,14 @@ def test_metrics_are_refused_by_name_where_they_are_known():
     experiment = config.validate({"stop": {"patience": 1, "metric": "recal"}})
     with pytest.raises(ConfigError, match=naming("stop.metric: 'recal' 'recall'")):
         check_metrics(experiment, ("f1", "recall", "loss"), primary)
+    experiment = config.validate({"stop": {"when": {"recal": 0.5}}})
+    with pytest.raises(ConfigError, match=naming("stop.when[0].metric: 'recal' 'recall'")):
+        check_metrics(experiment, ("f1", "recall", "loss"), primary)
+    experiment = config.validate({"stop": {"when": {"recall": 0.5}}})
+    with pytest.raises(ConfigError, match=naming("stop.when[0]: 'recall' max min")):
+        check_metrics(experiment, ("f1", "recall", "loss"), primary)
+    experiment = config.validate({"stop": {"when": {"f1": 0.5}}})
+    check_metrics(experiment, ("f1", "recall", "loss"), primary)
     experiment = config.validate({"stop": {"patience": 1, "metric": "recall"}})
     with pytest.raises(ConfigError, match=naming("stop.mode: 'recall'")):
         check_metrics(experiment, None, primary)

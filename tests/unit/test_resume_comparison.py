@@ -9,6 +9,9 @@ import yaml
 from raysync.core.journal import Resumed
 from raysync.record.reader import load
 from raysync.record.storage import listdir
+from raysync.results.collection import collect
+from raysync.results.ranking import rank
+from raysync.results.sentences import answer
 from tests.builders.messages import tells
 from tests.fakes.engines import SETTINGS
 from tests.unit.test_resume import wrote
@@ -73,6 +76,9 @@ def test_what_is_over_stays_what_was_lost_goes_on_and_the_rest_begins(begun, cal
     ]
     assert {file: file.stat().st_mtime_ns for file in first.path.iterdir()} == before
     assert len({one.environment["comparison"] for one in records(begun)}) == 1
+    text = answer(rank(collect([begun])))
+    assert text in out, "by the rules of every report"
+    assert text in call("report", str(begun), "--format", "md")[1]
     assert sorted(one.config.checkpoint.keep for one in records(begun)) == [2, 3, 3, 3]
 
     whole = ran(begun)  # and again: nothing is left, and the table is the same
