@@ -17,7 +17,7 @@ MEASURED = (*OF_WORK, SECONDS)
 its number, counted from 1, and seconds since the run began."""
 
 
-class Goal(Strict):
+class StopGoal(Strict):
     """A metric's value at which a run ends: `{metric: loss, value: 0.4, mode: min}`."""
 
     metric: str = Field(
@@ -83,4 +83,4 @@ def _listed(value: object) -> object:
     return [{"metric": metric, "value": bound} for metric, bound in value.items()]
 
 
-Goals = Annotated[tuple[Goal, ...], BeforeValidator(_listed)]
+Goals = Annotated[tuple[StopGoal, ...], BeforeValidator(_listed)]

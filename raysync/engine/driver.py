@@ -188,8 +188,16 @@ class Driver:
             error = reason(bug)
         status, why = ("failed", error) if error else (self.status, self._stopping.why_diverged)
         early = EarlyEnd() if error else self._stopping.early
-        idle = self.faults.without_effect()
-        self.lines.append(Ended(status, self._ended_at, why, idle, early.by, early.reached))
+        self.lines.append(
+            Ended(
+                status,
+                self._ended_at,
+                why,
+                faults_without_effect=self.faults.without_effect(),
+                by=early.by,
+                reached=early.reached,
+            )
+        )
         yield self.lines.take()
 
     @property

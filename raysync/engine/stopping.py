@@ -12,7 +12,7 @@ from math import inf, isfinite
 from typing import Any
 
 from raysync.config import Experiment
-from raysync.config.goal import MEASURED, Goal
+from raysync.config.goal import MEASURED, StopGoal
 from raysync.core.events import Pushed
 from raysync.core.finding import Finding
 from raysync.core.journal import Evaluation
@@ -75,7 +75,7 @@ class Stopping:
                 by, why = f"stop.when.{goal.metric}", f"{goal.metric} is {value:.6g}"
                 yield EarlyEnd(by, why, reached=goal.is_wanted(primary))
 
-    def _value(self, goal: Goal, evaluation: Evaluation) -> float | None:
+    def _value(self, goal: StopGoal, evaluation: Evaluation) -> float | None:
         """Return a metric of the evaluation, or one of `MEASURED`."""
         measured = {
             "progress": evaluation.progress,

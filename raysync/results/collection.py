@@ -251,7 +251,7 @@ def collection_of(
         _check(record)
     scenarios = differences(records)
     runs = [
-        CollectedRun(record, label_of(record), record.config.seed, scenario, end)
+        CollectedRun(record, label_of(record), record.config.seed, scenario, ended=end)
         for record, scenario, end in zip(
             records, scenarios, ends or [None] * len(records), strict=True
         )
@@ -403,7 +403,7 @@ def _collect_sweep(path: Path) -> Collection:
             record = sweep.records[trial]
             _check(record)
             end, seed = sweep.ends[trial], record.config.seed
-            runs.append(CollectedRun(record, label_of(record), seed, scenario, end))
+            runs.append(CollectedRun(record, label_of(record), seed, scenario, ended=end))
         else:
             failed.append(_failed_trial(sweep, row, scenario))
     if not runs:
@@ -436,7 +436,7 @@ def _collect_search(sweep: SweepRecord, course: SearchCourse) -> Collection:
             record, end = sweep.records[by_name[name]], sweep.ends[by_name[name]]
             if is_repeat or id(record) in chosen:
                 _check(record)
-                runs.append(CollectedRun(record, label_of(record), record.config.seed, "", end))
+                runs.append(CollectedRun(record, label_of(record), record.config.seed, ended=end))
         elif is_repeat:
             row = {f"{VARIED}{key}": value for key, value in note.settings.items()}
             row |= {"trial": len(failed), "error": note.error, "ended_by": note.by}

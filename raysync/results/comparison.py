@@ -41,9 +41,9 @@ class Repeat:
     paradigm: str
     seed: int
     end: RunEnd
-    target_s: float | None
+    target_s: float | None = None
     """When it met the target; None: it did not, or there is none."""
-    final: float | None
+    final: float | None = None
     """The quality of its last model."""
     limit: str = ""
     """What could end it early, by its settings: only equal limits end runs at equal work."""
@@ -110,7 +110,7 @@ def by_quality(repeats: Sequence[Repeat]) -> Compared:
     for repeat in pool:
         value = None if repeat.end.kind == "diverged" else repeat.final
         values[repeat.paradigm][repeat.seed] = value
-    return Compared(basis, values, left_out, "" if trained else "no result", limit)
+    return Compared(basis, values, left_out, "" if trained else "no result", limit=limit)
 
 
 def _is_result(repeat: Repeat) -> bool:

@@ -20,6 +20,7 @@ class Occupancy:
     """The machines that a run used, and when."""
 
     began: float  # seconds since 1970
+    trained_from: float
     ended: float
     processes: Mapping[str, int]
     """Machine -> processes of the run there."""
@@ -28,7 +29,7 @@ class Occupancy:
 
 
 def shared_shares(records: Sequence[RunRecord]) -> list[float | None]:
-    """Return for each run the share of its time with more processes than cores, due to others.
+    """Return for each run the share of its training with more processes than cores, due to others.
 
     None: it ran in virtual time, or alone, or its record does not say.
     """
@@ -43,13 +44,13 @@ def _shared_share(own: Occupancy, everyone: Sequence[Occupancy]) -> float | None
         for other in everyone
         if other is not own
         and other.began < own.ended
-        and own.began < other.ended
+        and own.trained_from < other.ended
         and not own.processes.keys().isdisjoint(other.processes)
     ]
     times = sorted(
-        {own.began, own.ended}
+        {own.trained_from, own.ended}
         | {
-            min(max(time, own.began), own.ended)
+            min(max(time, own.trained_from), own.ended)
             for other in others
             for time in (other.began, other.ended)
         }
@@ -59,7 +60,7 @@ def _shared_share(own: Occupancy, everyone: Sequence[Occupancy]) -> float | None
         for sooner, later in pairwise(times)
         if _is_crowded(own, [each for each in others if each.began <= sooner < each.ended])
     )
-    share = shared_s / (own.ended - own.began)
+    share = shared_s / (own.ended - own.trained_from)
     return share if share >= LEAST_SHARE else None
 
 
@@ -76,7 +77,8 @@ def occupancy_of(record: RunRecord) -> Occupancy | None:
     """Return where and when a run on Ray computed; None: its record does not say."""
     environment = record.environment
     places, wall_s = environment.get("places"), record.summary.get("wall_seconds")
-    if not places or not wall_s:
+    trained_s = record.summary.get("seconds")
+    if not places or not wall_s or not trained_s:
         return None
     hosts = {
         name: place
@@ -91,9 +93,10 @@ def occupancy_of(record: RunRecord) -> Occupancy | None:
         return None
     return Occupancy(
         began,
-        began + wall_s,
-        Counter(str(place["host"]) for place in hosts.values()),
-        {str(place["host"]): _cores(place) for place in hosts.values()},
+        trained_from=began + max(0.0, wall_s - trained_s),
+        ended=began + wall_s,
+        processes=Counter(str(place["host"]) for place in hosts.values()),
+        cores={str(place["host"]): _cores(place) for place in hosts.values()},
     )
 
 

@@ -213,7 +213,7 @@ def _repeats(collection: Collection, scenario: str, criteria: Criteria) -> list[
             for run in runs
         ]
         found += [
-            Repeat(paradigm, trial.seed, trial.end, None, None)
+            Repeat(paradigm, trial.seed, trial.end)
             for trial in collection.failures(scenario, paradigm)
         ]
     return found

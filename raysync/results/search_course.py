@@ -23,9 +23,9 @@ class SearchedTrial:
     number: int
     """Its place in the search, from 0."""
     settings: dict[str, Any]
-    record: RunRecord | None
-    end: RunEnd | None
-    value: float | None
+    record: RunRecord | None = None
+    end: RunEnd | None = None
+    value: float | None = None
     """The metric at its end; None: it has none."""
 
     @property
@@ -115,9 +115,14 @@ def course_of(sweep: SweepRecord) -> SearchCourse | None:
 
 def _trial(number: int, note: TrialNote, record: RunRecord | None, metric: str) -> SearchedTrial:
     if record is None:
-        return SearchedTrial(number, note.settings, None, None, None)
+        return SearchedTrial(number, note.settings)
     summary = record.summary
     value = summary.get(f"final_{metric}", summary.get(metric))
     is_number = isinstance(value, int | float) and isfinite(value)
-    end = ended_in_sweep(record.end, note)
-    return SearchedTrial(number, note.settings, record, end, value if is_number else None)
+    return SearchedTrial(
+        number,
+        note.settings,
+        record,
+        end=ended_in_sweep(record.end, note),
+        value=value if is_number else None,
+    )

@@ -126,7 +126,9 @@ class TuneCallback(tune.Callback):
     def _write_note(self, trial: Trial, *, ended: bool, error: str = "", by: str = "") -> None:
         name = str(trial)  # `folder_of`
         try:
-            write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error, by))
+            write_note(
+                self._folder, TrialNote(name, settings_of(trial.config), ended, error, by=by)
+            )
         except ConfigError as unreachable:
             # The trials continue: the table at the end is made of the notes in the local copy.
             self._notify(str(unreachable))

@@ -125,7 +125,7 @@ class SweepPlan:
         return left if self.sweep.search is None else max(left, count(self.sweep))
 
 
-Ending = Literal["done", "interrupted", "out of time"]
+SweepEnding = Literal["done", "interrupted", "out of time"]
 
 
 def plan(
@@ -334,7 +334,7 @@ def run(
     show: Show,
     address: str | None = None,
     verbose: bool = False,
-) -> tuple[SweepRecord, Ending]:
+) -> tuple[SweepRecord, SweepEnding]:
     """Run a sweep's trials and write its table, also after an interruption.
 
     Args:
@@ -353,7 +353,7 @@ def run(
     if plan.count <= 0 and not _repeats_of_best(plan):
         write_table(folder)  # a sweep that was killed at its end has no table yet
         return load_sweep(folder), "done"
-    ending: Ending = "interrupted"
+    ending: SweepEnding = "interrupted"
     try:
         connection.open(plan.experiment.cluster, cpus_of(plan))
         notify(f"{plan.experiment.name} begins; its records: {display_name(folder)}")
@@ -383,7 +383,7 @@ def train_all(
     show: Show,
     verbose: bool = False,
     cores: Callable[[], float],
-) -> Ending:
+) -> SweepEnding:
     """Run the trials that are left on the connected cluster; return how that ended.
 
     Args:
@@ -416,7 +416,7 @@ def train_all(
 
 def _train(
     plan: SweepPlan, budget: TimeBudget | None, notify: Notify, show: Show, verbose: bool
-) -> tuple[Ending, int]:
+) -> tuple[SweepEnding, int]:
     """Run trials on Tune; return how that ended, and how many trials ended."""
     has_scheduler = plan.sweep.scheduler is not None
     callback = TuneCallback(

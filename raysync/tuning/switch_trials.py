@@ -39,7 +39,7 @@ from raysync.tuning.fraction_search import (
 )
 from raysync.tuning.grid import Point
 from raysync.tuning.progress import Show
-from raysync.tuning.sweep_run import Ending, SweepPlan, cpus_of, train_all
+from raysync.tuning.sweep_run import SweepEnding, SweepPlan, cpus_of, train_all
 from raysync.tuning.trial import Trials
 
 KIND, RESULT, CHOSEN = "switch-search", "search.json", "chosen.yaml"
@@ -195,7 +195,7 @@ def run(
         (folder / name).unlink(missing_ok=True)
     connection = Connection(notify, address)
 
-    def train(stage: SweepPlan) -> Ending:
+    def train(stage: SweepPlan) -> SweepEnding:
         begin(_stage_text(stage.points), stage.count)
         connection.open(stage.experiment.cluster, cpus_of(stage))
         return train_all(stage, notify=notify, show=show, verbose=verbose, cores=connection.cores)
@@ -221,7 +221,7 @@ def run(
 
 
 def _trainings(
-    plan: SearchPlan, repeats: dict[float, int], train: Callable[[SweepPlan], Ending]
+    plan: SearchPlan, repeats: dict[float, int], train: Callable[[SweepPlan], SweepEnding]
 ) -> list[Training]:
     """Return the trainings of fractions, with their repeats; missing ones run first, side by side.
 

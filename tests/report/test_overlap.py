@@ -15,16 +15,15 @@ NOON = datetime.fromisoformat("2026-01-02T12:00:00+01:00")
 CORES = {"a": 2, "b": 4}
 
 
-def record(start, length, processes):
+def record(start, length, processes, trains_for=None):
     """A run that began so many seconds after noon; machine -> its processes there."""
     places = {"controller": {"host": "a", "cores": 2}}
     for host, count in processes.items():
         for number in range(count):
             places[f"{host}-{number}"] = {"host": host, "cores": CORES[host]}
     began = (NOON + timedelta(seconds=start)).isoformat(timespec="seconds")
-    return SimpleNamespace(
-        environment={"started": began, "places": places}, summary={"wall_seconds": float(length)}
-    )
+    seconds = {"wall_seconds": float(length), "seconds": float(trains_for or length)}
+    return SimpleNamespace(environment={"started": began, "places": places}, summary=seconds)
 
 
 RUNS = st.tuples(
@@ -51,6 +50,11 @@ def test_each_second_with_more_processes_than_cores_is_counted(runs):
             )
         share = shared_s / length
         assert shares[own] == pytest.approx(share) if share >= LEAST_SHARE else shares[own] is None
+
+
+def test_only_the_training_of_a_run_counts_but_others_disturb_it_while_they_start():
+    early, late = record(0, 10, {"a": 2}), record(0, 20, {"a": 2}, trains_for=8)
+    assert shared_shares([early, late]) == [1.0, None]
 
 
 def test_what_a_record_does_not_say_is_not_guessed():

@@ -100,7 +100,7 @@ def test_one_trial_that_breaks_or_cannot_begin_among_results_is_a_failure(call, 
     } | swept(model=["mlp", other])
     code, out, err = call("sweep", settings)
     assert code == 1, err
-    assert "2 trials: 1 finished, 1 failed." in out
+    assert "2 trials: 1 done, 1 failed." in out
     status, _, _ = call("sweep", settings, "--resume", "runs/tiny")
     assert status == (2 if other == "convnet" else 1), "what is left is that one alone"
 
@@ -117,4 +117,4 @@ def test_an_interrupted_sweep_and_the_rest_of_it_count_the_same_trials(call):
     assert [line for line in err.splitlines() if " of 5" in line] == [
         f"{done} done, 0 running, 0 failed of 5" for done in (4, 5)
     ]
-    assert "5 trials: 5 finished." in out
+    assert "5 trials: 5 done." in out

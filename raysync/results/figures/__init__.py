@@ -11,7 +11,7 @@ from raysync.results.figures import (
     decisions_and_events,
     lead_and_staleness,
     learning_curves,
-    search,
+    search_history,
     time_breakdown,
     timeline,
 )
@@ -40,7 +40,7 @@ def figures_of(
 ) -> list[Figure]:
     """Return the figures that are not empty, in the order of the page."""
     everything = [
-        *([] if course is None else search.figures(all_series, course)),
+        *([] if course is None else search_history.figures(all_series, course)),
         *learning_curves.figures(all_series, criteria),
         *time_breakdown.figures(all_series),
         *timeline.figures(all_series),
