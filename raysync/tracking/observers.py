@@ -110,9 +110,12 @@ class Observers:
             self._observers.remove(observer)
             observer.close()
             why = " ".join(str(error).split()) or type(error).__name__
-            self._remark(
-                f"The tracker {observer.name} failed ({why}): the run continues without it."
+            result = (
+                "what it has not sent is lost"
+                if method == "on_end"
+                else "the run continues without it"
             )
+            self._remark(f"The tracker {observer.name} failed ({why}): {result}.")
 
 
 def _failure_text(callback: object, method: str, error: Exception) -> str:
