@@ -19,8 +19,8 @@ class LoggedRows:
         self.run_id = ""  # of the library's run; empty: none has begun
         self._until: dict[str, int] = {}  # kind of row -> its last step
         with suppress(OSError, ValueError):
-            kept = json.loads(file.read_text(encoding="utf-8"))
-            self.run_id, self._until = kept["run"], kept["samples"]
+            state = json.loads(file.read_text(encoding="utf-8"))
+            self.run_id, self._until = state["run"], state["samples"]
         self._earlier = dict(self._until)
 
     def begin(self, run_id: str) -> None:

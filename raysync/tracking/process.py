@@ -33,7 +33,7 @@ from raysync.tracking.rows import Beginning, Ending, Row
 # How long a library may be silent before the end of a run waits for it no more: until it is
 # imported; then until it has begun, for which wandb tries 90 s to reach its server, and MLflow
 # minutes; and when the run has ended, while it sends the rest.
-IMPORT_LIMIT_S, BEGIN_LIMIT_S, END_LIMIT_S = 60.0, 15.0, 300.0
+IMPORT_LIMIT_S, BEGIN_LIMIT_S, END_LIMIT_S = 60.0, 10.0, 300.0
 PROGRAM = "import sys; sys.path.append({path!r}); from raysync.tracking.child import main; main()"
 
 
@@ -109,7 +109,7 @@ class LibraryProcess:
             try:
                 self._handle(self._answers.get(timeout=END_LIMIT_S))
             except Empty:
-                raise TrackerFailed(f"it has not ended after {END_LIMIT_S:g} s") from None
+                raise TrackerFailed(f"it has not ended in {END_LIMIT_S:g} s of silence") from None
 
     def _expect(self, limit_s: float) -> None:
         """Note a silence of that length, unless an answer comes."""
@@ -145,10 +145,6 @@ class LibraryProcess:
             raise TrackerFailed(text)
         if kind == "notice":
             self._notify(text)
-        elif kind == "imported":
-            self._expect(BEGIN_LIMIT_S)
-        elif kind == "begun":
-            self._timer.cancel()
         elif kind == "exited":
             self._has_exited = True
         self._silence = text if kind == "silence" else ""
@@ -166,7 +162,12 @@ class LibraryProcess:
         assert process.stdout is not None, "a process without a pipe"
         with process.stdout as pipe:
             for line in pipe:
-                self._answers.put(json.loads(line))
+                answer = json.loads(line)
+                if "imported" in answer:
+                    self._expect(BEGIN_LIMIT_S)
+                else:
+                    self._timer.cancel()
+                self._answers.put(answer)
         if code := process.wait():
             self._answers.put({"error": f"its process exited with {code}"})
         self._answers.put({"exited": ""})

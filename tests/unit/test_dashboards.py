@@ -311,6 +311,9 @@ def test_a_prometheus_says_what_it_knows(call, serves):
     assert code == 0
     assert tells(out, f"{url} 2 {len(REGISTRY)} 2")
     assert not {"raysync_pushes,", "raysync_step_busy_seconds,"} & set(out.split())
+    *_, missing, on_request = out.split(";")
+    assert tells(missing, "raysync_updates")
+    assert tells(on_request, "per_worker_histograms raysync_step_wait_seconds")
     url = serves(values(*EXPORTED), values("a"))
     _, out, _ = call("--check", "--prometheus", url)
     assert tells(out, f"{url} {len(REGISTRY)} {len(REGISTRY)} 1")
