@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from raysync.record.storage import completed
 from raysync.tracking.rows import EVALUATION
 
 
@@ -39,10 +40,9 @@ class LoggedRows:
 
     def _save(self) -> None:
         text = json.dumps({"run": self.run_id, "samples": self._until})
-        new = self._file.with_suffix(".new")
-        with suppress(OSError):  # then another process may log rows twice
+        # without it, another process may log rows twice
+        with suppress(OSError), completed(self._file) as new:
             new.write_text(text, encoding="utf-8")
-            new.replace(self._file)
 
 
 def _kind(metrics: Mapping[str, Any]) -> str:
