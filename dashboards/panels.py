@@ -129,8 +129,7 @@ def series(name: str, selector: str = "", part: str = "") -> str:
     Args:
         name: its name in the registry.
         selector: label matchers, without the braces.
-        part: `_bucket` or `_count` of a histogram. (Not `_sum`: Ray computes it from the middles of
-            the buckets.)
+        part: `_bucket`, `_sum` or `_count` of a histogram.
 
     Raises:
         KeyError: the registry has no such metric.
@@ -143,6 +142,13 @@ def rate(name: str, selector: str, part: str = "") -> str:
     scrape interval.
     """
     return f"rate({series(name, selector, part)}[$__rate_interval])"
+
+
+def total(name: str, selector: str, by: str = "") -> str:
+    """Return the sum of the last values in the time shown, also of processes that have ended: Ray
+    forgets their series.
+    """
+    return f"sum {f'by ({by}) ' if by else ''}(last_over_time({series(name, selector)}[$__range]))"
 
 
 def quantile(share: float, name: str, selector: str, by: str = "") -> str:

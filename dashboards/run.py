@@ -14,6 +14,7 @@ from dashboards.panels import (
     quantile,
     rate,
     series,
+    total,
     whole,
 )
 
@@ -76,7 +77,7 @@ def _of_workers(name: str) -> str:
 
 def _now() -> Row:
     waited, busy, moved = (
-        f"sum ({series(name, RUN)})"
+        total(name, RUN)
         for name in ("raysync_wait_seconds", "raysync_busy_seconds", "raysync_transfer_seconds")
     )
     return Row(
@@ -210,28 +211,28 @@ def _learning() -> Row:
 
 
 def _waiting() -> Row:
-    total = f"({WAIT} + {BUSY} + {TRANSFER})"
+    whole_time = f"({WAIT} + {BUSY} + {TRANSFER})"
     return Row(
         "Which workers wait",
         [
             Panel(
                 "Waiting, share of a worker's time",
                 "percentunit",
-                {"{{worker}}": f"{WAIT} / {total}"},
+                {"{{worker}}": f"{WAIT} / {whole_time}"},
                 top=1,
                 note=LATELY + "The others wait for a worker that has none of it. " + STAGES,
             ),
             Panel(
                 "Computing, share of a worker's time",
                 "percentunit",
-                {"{{worker}}": f"{BUSY} / {total}"},
+                {"{{worker}}": f"{BUSY} / {whole_time}"},
                 top=1,
                 note=LATELY,
             ),
             Panel(
                 "Transfer, share of a worker's time",
                 "percentunit",
-                {"{{worker}}": f"{TRANSFER} / {total}"},
+                {"{{worker}}": f"{TRANSFER} / {whole_time}"},
                 top=1,
                 note=LATELY,
             ),
@@ -257,7 +258,7 @@ def _waiting() -> Row:
                     ),
                 },
                 dashed=".*95 %",
-                note=f"Mean, and what 95 % of the steps stay below. {SPREAD}",
+                note=f"Mean, and on request what 95 % of the steps stay below. {SPREAD}",
             ),
             Panel(
                 "Wait after a step, by worker",
@@ -269,7 +270,7 @@ def _waiting() -> Row:
                     ),
                 },
                 dashed=".*95 %",
-                note=f"Mean, and what 95 % of the waits stay below. {SPREAD}",
+                note=f"Mean, and on request what 95 % of the waits stay below. {SPREAD}",
             ),
             Panel(
                 "Transfer time of a step",
@@ -284,7 +285,7 @@ def _waiting() -> Row:
             Panel(
                 "Waited since the run began, by worker",
                 "s",
-                {"{{worker}}": f"sum by (worker) ({series('raysync_wait_seconds', RUN)})"},
+                {"{{worker}}": total("raysync_wait_seconds", RUN, "worker")},
                 "bars",
             ),
         ],
@@ -354,7 +355,7 @@ def _decisions() -> Row:
             Panel(
                 "Switches so far, by phase switched to",
                 "short",
-                {"{{to}}": or_none(f"sum by (to) ({series('raysync_switches', RUN)})", "to")},
+                {"{{to}}": or_none(total("raysync_switches", RUN, "to"), "to")},
                 note="A constant 0 (none) unless a paradigm switches.",
             ),
             Panel(
@@ -362,7 +363,7 @@ def _decisions() -> Row:
                 "short",
                 {
                     "{{worker}}": or_none(
-                        f"sum by (worker) ({series('raysync_stragglers_detected', RUN)})", "worker"
+                        total("raysync_stragglers_detected", RUN, "worker"), "worker"
                     )
                 },
                 note="A constant 0 (none) unless the paradigm looks for stragglers and finds one.",
@@ -372,7 +373,7 @@ def _decisions() -> Row:
                 "short",
                 {
                     "{{worker}} {{reason}}": or_none(
-                        f"sum by (worker, reason) ({series('raysync_drops', RUN)})", "reason"
+                        total("raysync_drops", RUN, "worker, reason"), "reason"
                     )
                 },
                 note=(

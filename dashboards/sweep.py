@@ -63,24 +63,10 @@ def _of_runs(name: str) -> str:
     return f"max by (run, paradigm) ({series(name, RUNS)})"
 
 
-def _going_on(expression: str) -> str:
-    """Restrict an expression to the runs that go on: the counters of others stay as long as their
-    cluster, and would be lines along the bottom.
-    """
-    return f"{expression} and on (run) {series('raysync_progress_ratio', RUNS)}"
-
-
 def _last(name: str, by: str = RUN, part: str = "") -> str:
-    """Return the last value of a gauge, or the total of a counter, even of runs whose processes are
-    gone; of counters, which stay longer, only for runs with gauges in the time shown.
-    """
-    last = f"last_over_time({series(name, RUNS, part)}[$__range])"
-    if REGISTRY[name].kind == "gauge":
-        return f"max by ({by}) ({last})"
-    return (
-        f"sum by ({by}) ({last} and on (run)"
-        f" last_over_time({series('raysync_progress_ratio', RUNS)}[$__range]))"
-    )
+    """Return the last value of a gauge, or the total of a counter, even of runs that are over."""
+    aggregation = "max" if REGISTRY[name].kind == "gauge" else "sum"
+    return f"{aggregation} by ({by}) (last_over_time({series(name, RUNS, part)}[$__range]))"
 
 
 def _waited(by: str) -> str:
@@ -165,17 +151,13 @@ def _curves() -> Row:
             Panel(
                 "Samples applied per second",
                 "suffix: samples/s",
-                {
-                    LEGEND: _going_on(
-                        f"sum by (run, paradigm) ({rate('raysync_samples_applied', RUNS)})"
-                    )
-                },
+                {LEGEND: f"sum by (run, paradigm) ({rate('raysync_samples_applied', RUNS)})"},
                 note="Lately; in a run's first moments too low.",
             ),
             Panel(
                 "Waiting, share of the workers' time",
                 "percentunit",
-                {LEGEND: _going_on(f"{wait} / ({wait} + {busy} + {moved})")},
+                {LEGEND: f"{wait} / ({wait} + {busy} + {moved})"},
                 top=1,
                 note="Lately, mean of the run's workers.",
             ),
@@ -195,8 +177,7 @@ def _curves() -> Row:
                 "short",
                 {
                     LEGEND: or_none(
-                        _going_on(f"sum by (run, paradigm) ({series('raysync_drops', RUNS)})"),
-                        "paradigm",
+                        f"sum by (run, paradigm) ({series('raysync_drops', RUNS)})", "paradigm"
                     )
                 },
                 note="A constant 0 (none) while no run has dropped any.",
@@ -206,10 +187,7 @@ def _curves() -> Row:
                 "short",
                 {
                     LEGEND: or_none(
-                        _going_on(
-                            "sum by (run, paradigm)"
-                            f" ({series('raysync_stragglers_detected', RUNS)})"
-                        ),
+                        f"sum by (run, paradigm) ({series('raysync_stragglers_detected', RUNS)})",
                         "paradigm",
                     )
                 },

@@ -21,6 +21,7 @@ from report import finished, main, markdown, measured_on
 
 from raysync import config
 from raysync.cluster.session import Session
+from raysync.config.workers import Metrics
 from raysync.results.statistics import paired_ratio
 from raysync.running.run import run_in
 from raysync.training.preparation import TrainingPlan, prepare
@@ -41,7 +42,7 @@ def measured(session: Session, training: TrainingPlan, metrics: bool) -> tuple[f
     """Return the seconds of a run from the first release to the last publication, and its processor
     seconds.
     """
-    cluster = training.experiment.cluster.model_copy(update={"metrics": metrics})
+    cluster = training.experiment.cluster.model_copy(update={"metrics": Metrics(published=metrics)})
     training = replace(
         training, experiment=training.experiment.model_copy(update={"cluster": cluster})
     )

@@ -12,6 +12,7 @@ from scipy.optimize import nnls
 
 from raysync.config import Experiment, Jitter, ParadigmChoice, WorkerGroup
 from raysync.config.update import EvaluationPlan, Workload
+from raysync.config.workers import Metrics
 from raysync.errors import ConfigError, RunFailed
 from raysync.running.engines import Engine
 from raysync.running.run import run_in
@@ -144,7 +145,9 @@ def _single_worker(
         "batch_size": size,
         "workload": Workload(iterations_per_worker=iterations),
         "evaluation": EvaluationPlan(marks=1, samples=size),
-        "cluster": experiment.cluster.model_copy(update={"min_workers": 1, "metrics": False}),
+        "cluster": experiment.cluster.model_copy(
+            update={"min_workers": 1, "metrics": Metrics(published=False)}
+        ),
         "faults": (),
         "target": None,
         "stop": None,

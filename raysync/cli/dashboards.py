@@ -21,7 +21,7 @@ import yaml
 from raysync.cli.app import app
 from raysync.cli.console import console
 from raysync.errors import ConfigError
-from raysync.record.metrics_registry import REGISTRY
+from raysync.record.metrics_registry import ON_REQUEST, REGISTRY
 from raysync.record.storage import written
 
 RAY_FOLDER = "/tmp/ray"
@@ -88,11 +88,14 @@ def dashboards(
         _write(folder.expanduser().resolve(), prometheus, _monitored_cluster(ray, ray_token))
     if check:
         metrics, runs = known(prometheus)
-        missing = ", ".join(name for name in REGISTRY if name not in metrics)
+        missing = [metric for metric in REGISTRY.values() if metric.name not in metrics]
+        rare = [metric.name for metric in missing if ON_REQUEST in metric.help]
+        others = [metric.name for metric in missing if metric.name not in rare]
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         console.print_plain(
             f"{prometheus} knows {len(metrics)} of {len(REGISTRY)} metrics of raysync, of {count}"
-            + (f"; missing so far: {missing}" if missing else "")
+            + (f"; missing so far: {', '.join(others)}" if others else "")
+            + (f"; only with per_worker_histograms: {', '.join(rare)}" if rare else "")
         )
 
 

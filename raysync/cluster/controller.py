@@ -124,12 +124,17 @@ class Controller:
 def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | None:
     """Return the collector of a run's metrics; None: it publishes none."""
     experiment, topology = spec.experiment, spec.topology
-    if spec.labels is None or not experiment.cluster.metrics:
+    if spec.metric_labels is None:
         return None
     measures = Measures(topology.workload_samples, experiment.aim(spec.primary), spec.primary)
     if checkpoint is not None:
         measures.begin_at(rosters_in(checkpoint.state["topology"]["machine"]), checkpoint.at)
-    return Collector(spec.labels, topology.paradigm.phase, measures)
+    return Collector(
+        spec.metric_labels,
+        topology.paradigm.phase,
+        measures,
+        experiment.cluster.metrics.per_worker_histograms,
+    )
 
 
 def writers_of(spec: RunSpec, actors: RunActors) -> Writers:

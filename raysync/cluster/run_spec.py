@@ -69,4 +69,4 @@ class RunSpec:
     @property
     def metric_labels(self) -> RunLabels | None:
         """The labels of the actors' metrics; None: they publish none."""
-        return self.labels if self.experiment.cluster.metrics else None
+        return self.labels if self.experiment.cluster.metrics.published else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -354,6 +354,33 @@ class WireFormat(Strict):
         return self
 
 
+class Metrics(Strict):
+    """What a run publishes for Prometheus; a minute after its end nothing of it is left."""
+
+    published: bool = Field(True, description="publish the run's metrics")
+    per_worker_histograms: bool = Field(
+        False,
+        description=(
+            "also how each worker's times to compute and to wait are distributed: up to 36 more"
+            " series a worker; their means come without"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _publishes_them(self) -> Metrics:
+        if self.per_worker_histograms and not self.published:
+            raise ValueError("per_worker_histograms: true needs published: true")
+        return self
+
+
+def _published(metrics: object) -> object:
+    return metrics if isinstance(metrics, Mapping | Metrics) else {"published": metrics}
+
+
+def _short_metrics(metrics: Metrics) -> bool | dict[str, bool]:
+    return metrics.model_dump() if metrics.per_worker_histograms else metrics.published
+
+
 def _short_form(wire: WireFormat) -> str | dict[str, Any]:
     given = wire.model_dump(exclude_unset=True)
     return wire.name if given.keys() <= {"name"} else {"name": wire.name, **given}
@@ -466,8 +493,14 @@ class Cluster(Strict):
             "percent of the throughput of a small model"
         ),
     )
-    metrics: bool = Field(
-        True, description="publish the run's metrics at Ray's endpoints, for Prometheus"
+    metrics: Annotated[Metrics, BeforeValidator(_published), PlainSerializer(_short_metrics)] = (
+        Field(
+            Metrics(),
+            description=(
+                "what the run publishes at Ray's endpoints, for Prometheus: `true`, `false`, or"
+                " `{per_worker_histograms: true}`"
+            ),
+        )
     )
     dashboard: bool = Field(False, description="start the Ray dashboard with a private cluster")
     fork_workers: bool = Field(

@@ -29,6 +29,8 @@ ACTUAL = "raysync_lagtuner_actual_wait_seconds"
 class Collected:
     """The changes of the metrics by a batch of journal lines."""
 
+    run: tuple[str, ...]
+    """The values of the run's labels."""
     counters: dict[Key, float] = field(default_factory=dict)
     """Series -> increment; 0 starts the series."""
     gauges: dict[Key, float] = field(default_factory=dict)
@@ -46,12 +48,19 @@ class Collected:
 class Collector:
     """Follows one run. Memory is bounded by workers and evaluations."""
 
-    def __init__(self, labels: RunLabels, phase: str, measures: Measures) -> None:
+    def __init__(
+        self,
+        labels: RunLabels,
+        phase: str,  # the first
+        measures: Measures,  # receive the lines
+        per_worker_histograms: bool = False,
+    ) -> None:
         """Begin all counters with 0, even with measures from a checkpoint on.
 
-        Prometheus expects 0 of a new process. `measures` receive the lines; `phase` is the first.
+        Prometheus expects 0 of a new process.
         """
         self._run = labels.values
+        self._per_worker_histograms = per_worker_histograms
         self.measures = measures
         self._phase = phase
         self._phases = {phase}  # all so far
@@ -64,7 +73,7 @@ class Collector:
 
     def collect(self, lines: Iterable[Line]) -> Collected:
         """Process the lines since the last call; return the changes of the metrics."""
-        collected = Collected()
+        collected = Collected(self._run)
         for worker in self._uncounted:
             self._begin(worker, collected)
         self._uncounted = []
@@ -83,8 +92,9 @@ class Collector:
         collected.add(("raysync_pushes", worker), 1)
         collected.add(("raysync_busy_seconds", worker), row.busy_s)
         collected.add(("raysync_transfer_seconds", worker), row.transfer_s)
-        collected.observe(("raysync_step_busy_seconds", worker), row.busy_s)
-        collected.observe(("raysync_step_wait_seconds", worker), row.wait_s)
+        if self._per_worker_histograms:
+            collected.observe(("raysync_step_busy_seconds", worker), row.busy_s)
+            collected.observe(("raysync_step_wait_seconds", worker), row.wait_s)
         collected.observe(("raysync_step_transfer_seconds", run), row.transfer_s)
         collected.observe(("raysync_step_lead_clocks", run), row.lead)
         if row.staleness is not None:

@@ -1,7 +1,7 @@
 """The metrics that a run publishes: one registry for exporters, dashboards and tests.
 
 Names follow Prometheus, `raysync_QUANTITY_UNIT`. No label's values grow in number with the length
-of a run. When it ends, live workers and phases become 0; all else stays until Ray forgets it.
+of a run. When it ends, live workers and phases become 0; a minute later all its series have ended.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ PER_STEP_S = 1e-3, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5
 CLOCKS = (0.5, 1.5, 2.5, 3.5, 5.5, 8.5, 12.5, 15.5, 24.5, 48.5, 96.5, 192.5)
 RUN = ("experiment", "run", "paradigm")  # one Prometheus sees the runs of many experiments
 WORKER = (*RUN, "worker")  # a slot, such as fast-2: a worker that comes back continues its series
+
+ON_REQUEST = "Only with `cluster.metrics: {per_worker_histograms: true}`."
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,14 @@ class Metric:
     def exported(self) -> str:
         """The name at Ray's metrics endpoint; a histogram adds `_bucket`, `_sum` and `_count`."""
         return f"ray_{self.name}_total" if self.kind == "counter" else f"ray_{self.name}"
+
+    @property
+    def series(self) -> dict[str, tuple[str, ...]]:
+        """The names of its series, without Ray's `ray_` -> their labels."""
+        if self.kind == "histogram":
+            alone = dict.fromkeys((f"{self.name}_sum", f"{self.name}_count"), self.labels)
+            return {f"{self.name}_bucket": (*self.labels, "le"), **alone}
+        return {self.exported.removeprefix("ray_"): self.labels}
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,12 +166,16 @@ REGISTRY = {
         Metric(
             "raysync_step_busy_seconds",
             "histogram",
-            "Computing time of one step.",
+            f"Computing time of one step. {ON_REQUEST}",
             WORKER,
             PER_STEP_S,
         ),
         Metric(
-            "raysync_step_wait_seconds", "histogram", "Wait after one step.", WORKER, PER_STEP_S
+            "raysync_step_wait_seconds",
+            "histogram",
+            f"Wait after one step. {ON_REQUEST}",
+            WORKER,
+            PER_STEP_S,
         ),
         Metric(
             "raysync_step_transfer_seconds",

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from raysync.tracking.library import LibraryRun
+from raysync.tracking.logged import LoggedRows
 
 # the ending of a run whose process was killed before it sent one
 KILLED = {"status": "killed", "samples": 0, "summary": {}, "files": [], "models": []}
@@ -21,8 +24,9 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop what the library prints
 
     def answer(kind: str, text: str) -> None:
-        answers.write(json.dumps({kind: text}) + "\n")
-        answers.flush()
+        with suppress(OSError):  # of a run that was killed: what it has sent is logged all the same
+            answers.write(json.dumps({kind: text}) + "\n")
+            answers.flush()
 
     try:
         module, _, name = sys.argv[1].partition(":")
@@ -44,11 +48,21 @@ def _serve(library: type[LibraryRun], answer: Any) -> None:
                 # the libraries read output folders from the environment; the user's settings win
                 if name not in os.environ or "dir" in arguments:
                     os.environ[name] = value
-            run = library(begin, arguments)
+            for package in library.packages:
+                import_module(package)
+            answer("imported", "")
+            logged = LoggedRows(Path(begin["folder"], f"{library.packages[0]}.json"))
+            run = library(begin | {"logged_as": logged.run_id}, arguments)
+            logged.begin(run.id)
+            answer("begun", "")
             if run.notice:
                 answer("notice", run.notice)
         elif run is not None and "log" in message:
-            run.log(**message["log"])
+            row = message["log"]
+            if not logged.has(row["samples"], row["metrics"]):
+                run.log(**row)
+                logged.add(row["samples"], row["metrics"])
+            answer("begun", "")
         elif run is not None and "end" in message:
             run.end(message["end"])
             has_ended = True

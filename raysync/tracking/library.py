@@ -13,13 +13,19 @@ FAILED = ("failed", "diverged", "killed")  # statuses of runs that libraries mar
 
 
 class LibraryRun(ABC):
+    """A run of the library, which a resumed run of ours continues."""
+
+    packages: tuple[str, ...]
+    """To be imported before."""
+    id: str
+    """What the library calls the run."""
     notice = ""
     """A sentence for the user, such as the URL of the run."""
 
     def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         """
         Args:
-            run: the fields of a `Beginning`.
+            run: the fields of a `Beginning`, and `logged_as`: the id of an earlier process's run.
             arguments: from the experiment file.
         """
         self._log_record = arguments.get("log_record", True)

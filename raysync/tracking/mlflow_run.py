@@ -33,6 +33,8 @@ class MlflowRun(LibraryRun):
     experiment or sweep; `artifact_location` counts for a new experiment only.
     """
 
+    packages = ("mlflow", "mlflow.tracking", "mlflow.entities")
+
     @classmethod
     @override
     def argument_names(cls) -> tuple[str, ...]:
@@ -50,8 +52,40 @@ class MlflowRun(LibraryRun):
             self._client = import_module("mlflow.tracking").MlflowClient(tracking_uri=uri)
             self._client.search_experiments(max_results=1)
         self._began = float(run["began"])
+        logged = self._parameters_of(run["logged_as"])
+        if logged is None:
+            location = arguments.get(
+                "artifact_location", folder and (folder / "artifacts").as_uri()
+            )
+            self.id = self._create(run, arguments, location)
+        else:
+            self.id = run["logged_as"]
+            self._client.update_run(self.id, status="RUNNING")
+        # a parameter cannot change: those of the beginning stay
+        self._log_parameters(
+            {key: value for key, value in run["config"].items() if key not in (logged or ())}
+        )
+
+    @classmethod
+    @override
+    def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
+        return {"MLFLOW_DISABLE_TELEMETRY": "true"}
+
+    def _parameters_of(self, run_id: str) -> Mapping[str, str] | None:
+        """Return the parameters of an earlier process's run; None: there is no such run."""
+        if not run_id:
+            return None
+        try:
+            run = self._client.get_run(run_id)
+        except import_module("mlflow.exceptions").MlflowException:
+            return None  # of another server
+        parameters: Mapping[str, str] = run.data.params
+        return parameters if run.info.lifecycle_stage == "active" else None
+
+    def _create(
+        self, run: Mapping[str, Any], arguments: Mapping[str, Any], location: str | None
+    ) -> str:
         name = arguments.get("experiment_name", run["group"])
-        location = arguments.get("artifact_location", folder and (folder / "artifacts").as_uri())
         tags = {"paradigm": run["tags"][0], "engine": run["tags"][1], "group": run["group"]}
         created = self._client.create_run(
             self._experiment_id(name, location),
@@ -59,13 +93,7 @@ class MlflowRun(LibraryRun):
             run_name=arguments.get("run_name", run["name"]),
             tags=tags | arguments.get("tags", {}),
         )
-        self._id = created.info.run_id
-        self._log_parameters(run["config"])
-
-    @classmethod
-    @override
-    def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
-        return {"MLFLOW_DISABLE_TELEMETRY": "true"}
+        return str(created.info.run_id)
 
     def _experiment_id(self, name: str, location: str | None) -> str:
         with suppress(import_module("mlflow.exceptions").MlflowException):
@@ -81,7 +109,7 @@ class MlflowRun(LibraryRun):
             for key, value in config.items()
         ]
         for first in range(0, len(parameters), PARAMETERS_AT_ONCE):
-            self._client.log_batch(self._id, params=parameters[first : first + PARAMETERS_AT_ONCE])
+            self._client.log_batch(self.id, params=parameters[first : first + PARAMETERS_AT_ONCE])
 
     def _milliseconds(self, seconds: float) -> int:
         return int(1000 * (self._began + seconds))
@@ -91,7 +119,7 @@ class MlflowRun(LibraryRun):
         at = self._milliseconds(seconds)
         values = {**metrics, "seconds": seconds}
         self._client.log_batch(
-            self._id,
+            self.id,
             metrics=[self._entities.Metric(name, values[name], at, samples) for name in values],
         )
 
@@ -99,11 +127,11 @@ class MlflowRun(LibraryRun):
     def end(self, run: Mapping[str, Any]) -> None:
         for key, value in run["summary"].items():
             if isinstance(value, str | bool):
-                self._client.set_tag(self._id, f"summary.{key}", value)
+                self._client.set_tag(self.id, f"summary.{key}", value)
             else:
-                self._client.log_metric(self._id, f"summary/{key}", value, step=run["samples"])
-        self._client.set_tag(self._id, "status", run["status"])
+                self._client.log_metric(self.id, f"summary/{key}", value, step=run["samples"])
+        self._client.set_tag(self.id, "status", run["status"])
         for file in self.files(run):
-            self._client.log_artifact(self._id, file, artifact_path="record")
+            self._client.log_artifact(self.id, file, artifact_path="record")
         status = "FAILED" if run["status"] in FAILED else "FINISHED"
-        self._client.set_terminated(self._id, "KILLED" if run["status"] == "stopped" else status)
+        self._client.set_terminated(self.id, "KILLED" if run["status"] == "stopped" else status)

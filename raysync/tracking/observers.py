@@ -114,8 +114,12 @@ class Observers:
             self._observers.remove(observer)
             observer.close()
             why = " ".join(str(error).split()) or type(error).__name__
-            text = f"The tracker {observer.name} failed ({why}): the run continues without it."
-            self._remark(TrackerNotice(text))
+            result = (
+                "what it has not sent is lost"
+                if method == "on_end"
+                else "the run continues without it"
+            )
+            self._remark(TrackerNotice(f"The tracker {observer.name} failed ({why}): {result}."))
 
 
 def _failure_text(callback: object, method: str, error: Exception) -> str:

@@ -4,7 +4,8 @@ A network that hangs, threads, signal handlers, global settings and the environm
 process alone, and concurrent runs do not interfere. Messages are lines of JSON:
 
     to the library      {"begin": {...}}, {"log": {...}}, ..., {"end": {...}}
-    from the library    {"notice": text} or {"error": text}
+    from the library    {"imported": ""}, {"begun": ""} also with each row, {"notice": text} or
+                        {"error": text}
 
 If the lines end without an `end`, the run was killed, and the library marks it as failed.
 """
@@ -20,7 +21,7 @@ from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from threading import Thread
+from threading import Thread, Timer
 from typing import Any
 
 import psutil
@@ -29,8 +30,10 @@ import raysync
 from raysync.errors import RaysyncError
 from raysync.tracking.rows import Beginning, Ending, Row
 
-END_LIMIT_S = 300.0
-"""The time limit for the library to send the rest after the end of a run."""
+# How long a library may be silent before the end of a run waits for it no more: until it is
+# imported; then until it has begun, for which wandb tries 90 s to reach its server, and MLflow
+# minutes; and when the run has ended, while it sends the rest.
+IMPORT_LIMIT_S, BEGIN_LIMIT_S, END_LIMIT_S = 60.0, 10.0, 300.0
 PROGRAM = "import sys; sys.path.append({path!r}); from raysync.tracking.child import main; main()"
 
 
@@ -54,8 +57,12 @@ class LibraryProcess:
         self._threads: list[Thread] = []
         self._unsent: SimpleQueue[str] = SimpleQueue()
         self._answers: SimpleQueue[dict[str, str]] = SimpleQueue()
+        self._timer = Timer(0.0, lambda: None)
+        self._silence = ""  # how long the library has been silent, if it has not begun in time
+        self._has_exited = False
 
     def begin(self, run: Beginning) -> None:
+        self._expect(IMPORT_LIMIT_S)
         path = str(Path(raysync.__file__).parents[1])
         process = self._process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM.format(path=path), self._library],
@@ -85,23 +92,35 @@ class LibraryProcess:
         """Wait for the library to finish.
 
         Raises:
-            TrackerFailed: it failed, or took longer than `END_LIMIT_S`.
+            TrackerFailed: it failed, or was silent for too long.
         """
         assert self._process is not None, "an end before the beginning"
         self._send({"end": asdict(run)})
         self._unsent.put("")  # ends `_write_messages`
-        try:
-            self._process.wait(END_LIMIT_S)
-        except subprocess.TimeoutExpired:
-            raise TrackerFailed(f"it has not ended after {END_LIMIT_S:g} s") from None
+        self._await_exit()
         for thread in self._threads:
             thread.join()
         self._handle_answers()
-        if self._process.returncode:
-            raise TrackerFailed(f"its process exited with {self._process.returncode}")
+
+    def _await_exit(self) -> None:
+        while not self._has_exited:
+            if self._silence:
+                raise TrackerFailed(f"it has not begun, and was silent for {self._silence}")
+            try:
+                self._handle(self._answers.get(timeout=END_LIMIT_S))
+            except Empty:
+                raise TrackerFailed(f"it has not ended in {END_LIMIT_S:g} s of silence") from None
+
+    def _expect(self, limit_s: float) -> None:
+        """Note a silence of that length, unless an answer comes."""
+        self._timer.cancel()
+        self._timer = Timer(limit_s, self._answers.put, [{"silence": f"{limit_s:g} s"}])
+        self._timer.daemon = True
+        self._timer.start()
 
     def close(self) -> None:
         """Kill the process and its children."""
+        self._timer.cancel()
         if self._process is None or self._process.poll() is not None:
             return
         with suppress(psutil.NoSuchProcess):
@@ -118,10 +137,17 @@ class LibraryProcess:
     def _handle_answers(self) -> None:
         with suppress(Empty):
             while True:
-                answer = self._answers.get_nowait()
-                if "error" in answer:
-                    raise TrackerFailed(answer["error"])
-                self._notify(answer["notice"])
+                self._handle(self._answers.get_nowait())
+
+    def _handle(self, answer: Mapping[str, str]) -> None:
+        [(kind, text)] = answer.items()
+        if kind == "error":
+            raise TrackerFailed(text)
+        if kind == "notice":
+            self._notify(text)
+        elif kind == "exited":
+            self._has_exited = True
+        self._silence = text if kind == "silence" else ""
 
     def _write_messages(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None, "a process without a pipe"
@@ -136,6 +162,12 @@ class LibraryProcess:
         assert process.stdout is not None, "a process without a pipe"
         with process.stdout as pipe:
             for line in pipe:
-                self._answers.put(json.loads(line))
+                answer = json.loads(line)
+                if "imported" in answer:
+                    self._expect(BEGIN_LIMIT_S)
+                else:
+                    self._timer.cancel()
+                self._answers.put(answer)
         if code := process.wait():
             self._answers.put({"error": f"its process exited with {code}"})
+        self._answers.put({"exited": ""})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from hashlib import sha256
 from importlib import import_module
 from inspect import signature
 from pathlib import Path
@@ -21,6 +22,8 @@ class WandbRun(LibraryRun):
     ready late.
     """
 
+    packages = ("wandb",)
+
     def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         super().__init__(run, arguments)
         self._wandb = import_module("wandb")
@@ -32,6 +35,8 @@ class WandbRun(LibraryRun):
             "name": run["name"],
             "tags": run["tags"],
             "dir": run["folder"],
+            "id": sha256(run["name"].encode()).hexdigest()[:16],
+            "resume": "allow",
         }
         Path(given.get("dir", run["folder"])).mkdir(parents=True, exist_ok=True)
         self._run = self._wandb.init(
@@ -39,6 +44,7 @@ class WandbRun(LibraryRun):
         )
         for name in ("seconds", "*"):
             self._run.define_metric(name, step_metric="samples")
+        self.id = self._run.path
         self.notice = f"wandb: {self._run.url}" if self._run.url else ""
 
     @classmethod

@@ -47,6 +47,7 @@ TINY = {
     "evaluation": {"marks": 4},
     "target": {"metric": "loss", "at_most": 100.0},  # the initial model has it
     "workers": WORKERS,
+    "cluster": {"metrics": {"per_worker_histograms": True}},
 }
 RUNS = (
     TINY

@@ -1,54 +1,67 @@
 """What is published of a run on Ray, and what a real Prometheus sees of it."""
 
 import json
+import subprocess
+import sys
+from functools import cache
 from types import SimpleNamespace
 
 import pytest
 
 from raysync.cluster import monitoring
-from raysync.cluster.monitoring import FIRST_VALUE, Exporter, UpdateSeconds
+from raysync.cluster.monitoring import LINGER_S, MOST_RUNS, Exporter, UpdateSeconds
 from raysync.config import validate
 from raysync.record.collector import Collector
 from raysync.record.measures import Measures
-from raysync.record.metrics_registry import REGISTRY, RunLabels
+from raysync.record.metrics_registry import REGISTRY, RUN, RunLabels
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.cluster import TINY
 from tests.builders.messages import tells
-from tests.cluster.prometheus import needs_prometheus
-from tests.fakes.metrics import Broken, FakeMetric
+from tests.cluster.prometheus import ROOT, needs_prometheus
+from tests.fakes.metrics import Broken, FakeMetric, FakeTimer
 
 TITLE = RunLabels("the experiment", "the run", "bsp")
+LABELS = tuple(zip(RUN, TITLE.values, strict=True))
 
 
 @pytest.fixture
 def published(monkeypatch):
     """Takes the place of Ray's metrics; [(name, value)]."""
+    FakeTimer.started = []
+    monkeypatch.setattr(monitoring, "Timer", FakeTimer)
 
     def use(kind):
-        kind.made, kind.values = [], []
-        monkeypatch.setattr(
-            monitoring, "metrics", SimpleNamespace(Counter=kind, Gauge=kind, Histogram=kind)
-        )
+        kind.made, kind.values, kind.live = [], [], {}
+        monkeypatch.setattr(monitoring, "metrics", SimpleNamespace(Gauge=kind))
         return kind.values
 
     return use
 
 
-def train(exporter):
-    """A run whose metrics are published; returns what publishes them."""
-    experiment = validate(
-        TINY | {"engine": "virtual", "timing": "only", "workers": [{"count": 2, "step_s": 0.5}]}
+@pytest.fixture
+def clock(monkeypatch):
+    now = SimpleNamespace(s=10.0)
+    monkeypatch.setattr(monitoring, "now_s", lambda: now.s)
+    return now
+
+
+@cache
+def prepared():
+    return prepare(
+        validate(
+            TINY | {"engine": "virtual", "timing": "only", "workers": [{"count": 2, "step_s": 0.5}]}
+        )
     )
-    paradigm = experiment.paradigm.make()
-    collector = Collector(TITLE, paradigm.phase, Measures(480))
 
-    def publish(lines):
-        exporter.publish(lambda: collector.collect(lines))
 
-    for lines in VirtualEngine().run(prepare(experiment), paradigm):
-        publish(lines)
-    return publish
+def train(exporter, labels=TITLE, per_worker_histograms=False):
+    """A run whose metrics are published."""
+    training = prepared()
+    paradigm = training.experiment.paradigm.make()
+    collector = Collector(labels, paradigm.phase, Measures(480), per_worker_histograms)
+    for lines in VirtualEngine().run(training, paradigm):
+        exporter.publish(lambda lines=lines: collector.collect(lines))
 
 
 def test_metrics_that_cannot_be_exported_are_given_up_and_training_goes_on(published, caplog):
@@ -67,43 +80,83 @@ def test_one_exporter_makes_each_metric_once_whatever_the_number_of_runs(publish
     for _ in range(2):
         train(exporter)
     assert len(FakeMetric.made) == len(set(FakeMetric.made))
-    assert sum(
-        value for name, value in values if name == "raysync_samples_applied"
-    ) == pytest.approx(2 * 480)
+    assert [value for name, value in values if name == "raysync_samples_applied_total"][-1] == 960
 
 
-def test_gauges_are_set_again_while_nothing_happens(published):
-    """Ray forgets a gauge that is not: a controller reports every second, also where it has no
-    line.
-    """
-    values = published(FakeMetric)
-    publish = train(Exporter())
-    values.clear()
-    for _ in range(20):
-        publish([])
-    assert [name for name, _ in values].count("raysync_workers_live") == 20
+def live_runs():
+    return {dict(labels)["run"] for _, labels in FakeMetric.live}
+
+
+def test_live_series_do_not_grow_with_the_number_of_trials(published, clock):
+    """In one process, however short the trials are; each of the last ones ends with the last."""
+    published(FakeMetric)
+    exporter, counts = Exporter(), []
+    for trial in range(200):
+        train(exporter, RunLabels("sweep", f"trial-{trial}", "bsp"))
+        counts.append(len(FakeMetric.live))
+    alone = counts[0]
+    assert alone <= 30, "of two workers"
+    assert max(counts) == max(counts[:MOST_RUNS]) == MOST_RUNS * alone
+    assert live_runs() == {f"trial-{trial}" for trial in range(200 - MOST_RUNS, 200)}
+    clock.s += LINGER_S
+    train(exporter, RunLabels("sweep", "another", "bsp"))
+    assert live_runs() == {"another"}
+    assert len(FakeMetric.live) == alone
+
+
+def test_the_series_of_a_run_end_a_while_behind_it_also_if_no_other_follows(published, clock):
+    published(FakeMetric)
+    train(Exporter())
+    for later_s in (LINGER_S / 2, LINGER_S):
+        assert FakeMetric.live[("raysync_progress_ratio", LABELS)] == 1, "its last values are there"
+        clock.s += later_s
+        FakeTimer.started[-1].function()
+    assert not FakeMetric.live
+    assert len(FakeTimer.started) == 2, "there is nothing left to end"
+
+
+def test_histograms_by_worker_are_published_on_request(published):
+    names = []
+    for per_worker_histograms in (False, True):
+        published(FakeMetric)
+        train(Exporter(), per_worker_histograms=per_worker_histograms)
+        names.append(set(FakeMetric.made))
+    assert names[1] - names[0] == {
+        name
+        for metric in REGISTRY.values()
+        if metric.kind == "histogram" and "worker" in metric.labels
+        for name in metric.series
+    }
+    assert names[0] < names[1]
 
 
 def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_asked_for(
-    monkeypatch, published
+    clock, published
 ):
-    values, now = published(FakeMetric), SimpleNamespace(s=10.0)
-    monkeypatch.setattr(monitoring, "now_s", lambda: now.s)
+    values = published(FakeMetric)
     seconds, silent = UpdateSeconds(Exporter(), TITLE), UpdateSeconds(Exporter(), None)
-    assert values == [("raysync_server_update_seconds", FIRST_VALUE)]
+    assert values == [("raysync_server_update_seconds_total", 0.0)]
     told = []
     values.clear()
     for took_s in (0.25, 0.5, 0.25, 0.125):
         with seconds.timed(), silent.timed():
-            now.s += took_s
+            clock.s += took_s
         told.append([value for _, value in values])
     assert told == [[], [], [1.0], [1.0]]
     for one in (seconds, seconds, silent):
         one.flush()
     assert values == [
-        ("raysync_server_update_seconds", 1.0),
-        ("raysync_server_update_seconds", 0.125),
+        ("raysync_server_update_seconds_total", 1.0),
+        ("raysync_server_update_seconds_total", 1.125),
     ]
+
+
+@pytest.mark.ray
+def test_ray_shows_zeros_and_forgets_what_is_set_to_nan():
+    """In a process that goes on; another Ray may differ."""
+    command = [sys.executable, "-m", "tests.cluster.endpoint"]
+    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert [sorted(each) for each in json.loads(shown)] == [["first"], ["second"], ["first"]]
 
 
 @needs_prometheus

@@ -405,3 +405,28 @@ def test_balanced_is_told_of_the_groups_and_what_a_user_says_of_one_counts():
         "fast": {"batch_size": 32, "max_batch": 64},
         "slow": {"batch_size": 8, "fixed_s": 1, "per_sample_s": 2, "floor_s": 0},
     }
+
+
+@pytest.mark.parametrize(
+    ("given", "published", "by_worker", "written"),
+    [
+        (True, True, False, True),
+        ("no", False, False, False),
+        ({"per_worker_histograms": True}, True, True, None),
+        ({"published": False}, False, False, False),
+    ],
+)
+def test_metrics_have_a_short_form(given, published, by_worker, written):
+    """As older files and records have it."""
+    experiment = config.validate({"cluster": {"metrics": given}})
+    metrics = experiment.cluster.metrics
+    assert (metrics.published, metrics.per_worker_histograms) == (published, by_worker)
+    plain = experiment.plain()
+    assert written is None or plain["cluster"]["metrics"] is written
+    assert config.validate(plain) == experiment
+
+
+def test_histograms_of_nothing_are_refused():
+    wrong = {"published": False, "per_worker_histograms": True}
+    with pytest.raises(ConfigError, match=r"cluster\.metrics"):
+        config.validate({"cluster": {"metrics": wrong}})

@@ -130,22 +130,19 @@ def test_nothing_is_divided_by_nothing():
         assert part in whole or whole.endswith(" > 0)"), part
 
 
-def test_runs_of_long_ago_are_not_in_the_table():
-    """Their counters stay as long as their cluster, their gauges do not: they would be rows with
-    holes.
-    """
-    gauges = {metric.exported for metric in REGISTRY.values() if metric.kind == "gauge"}
-    last = [
-        each
-        for one in asked()
-        for each in re.findall(
-            r"last_over_time\((ray_raysync_\w+)\{[^}]*\}\[\$__range\]\)( and on \(run\)"
-            r" last_over_time\(ray_raysync_progress)?",
-            one.expression,
-        )
-    ]
-    assert {bool(only_with) for _, only_with in last} == {True, False}
-    assert all(only_with or name in gauges for name, only_with in last)
+def test_lines_that_a_run_has_on_request_alone_say_so_and_stand_beside_others():
+    """Histograms by worker are off unless asked for: their panels show the means then."""
+    asked_for = re.compile("|".join(name.exported for name in REGISTRY.values() if is_rare(name)))
+    panels = [(panel, [each["expr"] for each in panel["targets"]]) for _, panel in PANELS]
+    rare = [(panel, exprs) for panel, exprs in panels if asked_for.search(" ".join(exprs))]
+    assert rare
+    for panel, expressions in rare:
+        assert not all(asked_for.search(each) for each in expressions), panel["title"]
+        assert "per_worker_histograms" in panel["description"]
+
+
+def is_rare(metric):
+    return metric.kind == "histogram" and "worker" in metric.labels
 
 
 def test_legends_name_labels_that_are_left():
@@ -314,6 +311,9 @@ def test_a_prometheus_says_what_it_knows(call, serves):
     assert code == 0
     assert tells(out, f"{url} 2 {len(REGISTRY)} 2")
     assert not {"raysync_pushes,", "raysync_step_busy_seconds,"} & set(out.split())
+    *_, missing, on_request = out.split(";")
+    assert tells(missing, "raysync_updates")
+    assert tells(on_request, "per_worker_histograms raysync_step_wait_seconds")
     url = serves(values(*EXPORTED), values("a"))
     _, out, _ = call("--check", "--prometheus", url)
     assert tells(out, f"{url} {len(REGISTRY)} {len(REGISTRY)} 1")

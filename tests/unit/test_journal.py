@@ -370,3 +370,19 @@ def test_a_journal_of_another_schema_is_called_older_or_newer(step, says):
     head = {"journal": JOURNAL_SCHEMA + step}
     with pytest.raises(ConfigError, match=says):
         read_header(json.dumps(head))
+
+
+@pytest.mark.parametrize(
+    ("report", "is_loss"),
+    [
+        (Report(planned=False), True),
+        (Report(planned=False, restart_in_s=2.0), True),
+        (Report(planned=True, restart_in_s=2.0), False),
+        (Report(done=True), False),
+        (Report(restart_in_s=2.0), True),
+        (Report(), False),
+    ],
+    ids=["lost", "lost, comes back", "planned", "done", "of an earlier version", "crash of old"],
+)
+def test_which_leavers_are_losses(report, is_loss):
+    assert report.is_loss == is_loss

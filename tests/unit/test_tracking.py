@@ -7,6 +7,7 @@ import struct
 import sys
 from contextlib import nullcontext
 from pathlib import Path
+from threading import Event
 
 import psutil
 import pytest
@@ -21,6 +22,7 @@ from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.running.engines import engine_for
 from raysync.running.run import run_in
 from raysync.tracking import process, trackers
+from raysync.tracking.logged import LoggedRows
 from raysync.tracking.rows import Beginning, Ending
 from raysync.tracking.tracker import Tracker
 from raysync.training.preparation import prepare
@@ -71,11 +73,15 @@ def library(request):
 
 
 def wandb_records(folder):
-    """The messages in a `.wandb` file: LevelDB's log format, behind a header of seven bytes."""
+    """The messages in `.wandb` files: LevelDB's log format, behind a header of seven bytes."""
+    for file in sorted(folder.glob("**/*.wandb")):
+        yield from wandb_records_in(file.read_bytes())
+
+
+def wandb_records_in(data):
     from wandb.proto.wandb_internal_pb2 import Record
 
-    [file] = folder.glob("**/*.wandb")
-    data, at, part = file.read_bytes(), 7, b""
+    at, part = 7, b""
     while at < len(data):
         if 32768 - at % 32768 < 7:
             at += 32768 - at % 32768  # no header fits into the rest of a block
@@ -88,13 +94,14 @@ def wandb_records(folder):
 
 
 def read_wandb(folder):
-    rows, settings, status, about = {}, {}, "", {}
+    rows, settings, status, about, ids = {}, {}, "", {}, set()
     for record in wandb_records(folder):
         match record.WhichOneof("record_type"):
             case "run":
                 run = record.run
                 settings |= {one.key: json.loads(one.value_json) for one in run.config.update}
                 about = {"name": run.display_name, "group": run.run_group, "tags": list(run.tags)}
+                ids.add(run.run_id)
             case "history":
                 values = {
                     one.key or ".".join(one.nested_key): json.loads(one.value_json)
@@ -112,6 +119,7 @@ def read_wandb(folder):
                 status = "FAILED" if record.exit.exit_code else "FINISHED"
             case "artifact":
                 about["files"] = {entry.path for entry in record.artifact.manifest.contents}
+    assert len(ids) == 1, "one run of theirs"
     return rows, settings, status, about
 
 
@@ -123,7 +131,9 @@ def read_mlflow(folder):
     [run] = client.search_runs([experiment.experiment_id])
     history = {name: client.get_metric_history(run.info.run_id, name) for name in run.data.metrics}
     rows = {
-        name: [(one.step, (one.timestamp - run.info.start_time) / 1000, one.value) for one in each]
+        name: sorted(
+            (one.step, (one.timestamp - run.info.start_time) / 1000, one.value) for one in each
+        )
         for name, each in history.items()
     }
     tags = run.data.tags
@@ -156,7 +166,8 @@ def read_stand_in(folder):
     for values in told["log"]:
         for name, value in values.items():
             rows.setdefault(name, []).append((values["samples"], values["seconds"], value))
-    [begin], [end] = told["begin"], told["end"]
+    assert len({begin["id"] for begin in told["begin"]}) == 1, "one run of theirs"
+    begin, end = told["begin"][-1], told["end"][-1]
     about = {"name": file.stem, "group": begin["group"], "tags": begin["tags"], **end["summary"]}
     about["files"] = {Path(path).name for files in told.get("artifact", ()) for path in files}
     return rows, begin["config"], "FAILED" if end["exit_code"] else "FINISHED", about
@@ -221,6 +232,58 @@ def test_a_run_that_diverges_has_failed_there(library, settings):
     assert record.summary["status"] == "diverged"
     _, _, status, about = read(library, record.path / library)
     assert (status, about["status"]) == ("FAILED", "diverged")
+
+
+class Lost(raysync.Callback):
+    """A mistake of the user's, behind a checkpoint and an evaluation."""
+
+    def on_evaluation(self, evaluation, measures):
+        if evaluation.mark > 0.8:
+            raise LookupError("lost")
+
+
+@pytest.mark.filterwarnings("ignore")  # those of the libraries, when they read
+def test_a_resumed_run_goes_on_in_its_run_of_theirs(library, settings):
+    """In another process; what was logged already, and is computed again, is there once."""
+    tracked = settings | {"track": OFFLINE[library], "checkpoint": {"every_progress": 0.35}}
+    with pytest.raises(RunFailed, match="lost"):
+        raysync.run(tracked, callbacks=[Lost()])
+    [folder] = Path(settings["output"]).glob("tiny/*")
+    before, _, status, _ = read(library, folder / library)
+    assert status == "FAILED"
+    record = raysync.resume(folder)
+    rows, _, status, about = read(library, folder / library)
+    assert (status, about["status"]) == ("FINISHED", "finished")
+    assert record.summary["lost_pushes"] > 0
+    evaluations = [round(each * 1600) for each in record.evaluations.progress]
+    assert [step for step, _, _ in rows["evaluation/loss"]] == evaluations
+    assert len(before["evaluation/loss"]) < len(evaluations)
+    steps = [step for step, _, _ in rows["run/samples_per_s"]]
+    assert steps == sorted(set(steps))
+    assert set(before["run/samples_per_s"]) < set(rows["run/samples_per_s"])
+
+
+def test_the_names_that_a_user_gives_hold(stand_in, settings):
+    """For the library's run, too."""
+    tracked = settings | {"track": {"name": "wandb", "id": "mine", "resume": "never"}}
+    record = raysync.run(tracked)
+    [file] = (record.path / "wandb").glob("*.jsonl")
+    assert {begin["id"] for begin in lines_of(file)["begin"]} == {"mine"}
+
+
+def test_rows_of_another_run_of_theirs_do_not_count(tmp_path):
+    file, evaluation = tmp_path / "library.json", {"evaluation/loss": 1.0}
+    first = LoggedRows(file)
+    first.begin("a run")
+    for samples, metrics in ((8, {"lead/max": 1}), (16, {"lead/max": 1}), (8, evaluation)):
+        assert not first.has(samples, metrics)
+        first.add(samples, metrics)
+    for run, has in (("a run", True), ("another", False)):
+        following = LoggedRows(file)
+        following.begin(run)
+        assert following.has(16, {"lead/max": 1}) == following.has(8, evaluation) == has
+        assert not following.has(16, evaluation)
+        assert not following.has(24, {"lead/max": 1})
 
 
 def test_trials_are_grouped_under_the_name_of_their_sweep(
@@ -429,7 +492,7 @@ def test_nothing_is_written_behind_the_end_of_a_journal(settings, monkeypatch):
 def test_a_library_that_hangs_delays_no_run_and_is_ended(stand_in, settings, monkeypatch):
     """Its pipe is full long before the end."""
     monkeypatch.setattr(process, "PROGRAM", "import signal; signal.pause()  # {path}")
-    monkeypatch.setattr(process, "END_LIMIT_S", 0.1)
+    monkeypatch.setattr(process, "IMPORT_LIMIT_S", 0.1)
     monkeypatch.setattr(process.LibraryProcess, "flush", lambda self: self._send({"x": "x" * 9999}))
     notes = []
     record = raysync.run(settings | {"track": "wandb"}, notify=notes.append)
@@ -437,6 +500,39 @@ def test_a_library_that_hangs_delays_no_run_and_is_ended(stand_in, settings, mon
     [said] = notes[1:]
     assert "wandb" in said
     assert "0.1 s" in said
+
+
+@pytest.mark.parametrize(("mode", "limit"), [("away", "BEGIN_LIMIT_S"), ("endless", "END_LIMIT_S")])
+def test_a_library_that_waits_for_its_server_holds_nothing_up(
+    stand_in, settings, monkeypatch, mode, limit
+):
+    """What has not begun is waited for less than what sends the rest."""
+    monkeypatch.setattr(process, limit, 0.1)
+    notes = []
+    tracked = settings | {"track": {"name": "wandb", "mode": mode}}
+    record = raysync.run(tracked, notify=notes.append)
+    assert record.summary["status"] == "finished"
+    [said] = notes[1:]
+    assert tells(said, "wandb 0.1 s")
+
+
+def test_a_library_that_begins_late_is_complete(stand_in, settings, monkeypatch):
+    """If the run is longer than that."""
+    monkeypatch.setattr(process, "IMPORT_LIMIT_S", 0.0)
+
+    class Begins(raysync.Callback):
+        def on_start(self, run):
+            self.folder = run.folder
+
+        def on_evaluation(self, evaluation, measures):
+            while not (self.folder / "wandb.json").exists():
+                Event().wait(0.01)
+
+    notes = []
+    record = raysync.run(settings | {"track": "wandb"}, notify=notes.append, callbacks=[Begins()])
+    assert len(notes) == 1
+    _, _, status, _ = read_stand_in(record.path / "wandb")
+    assert status == "FINISHED"
 
 
 def test_a_library_that_dies_is_told_of(stand_in, settings, monkeypatch):

@@ -2,7 +2,9 @@
 lines are dealt out.
 """
 
+from bisect import bisect_left
 from collections import Counter, defaultdict
+from math import isnan
 
 import pytest
 from hypothesis import event, given, settings, strategies as st
@@ -20,6 +22,7 @@ from raysync.paradigms import make
 from raysync.record.collector import Collector
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import REGISTRY, RunLabels
+from raysync.record.series import RunSeries
 from raysync.virtual.engine import driver_of
 from tests.builders.journals import FAST, journal
 from tests.builders.paradigms import VARIANTS
@@ -49,7 +52,8 @@ class Published:
             machine = behind.state["topology"]["machine"]
             self.measures.begin_at(rosters_in(machine), behind.at)
         labels = RunLabels("the experiment", "the run", "its rule")
-        self.collector = Collector(labels, phase, self.measures)
+        self.collector = Collector(labels, phase, self.measures, per_worker_histograms=True)
+        self.series, self.shown = RunSeries(), {}
         self.counters = defaultdict(float)
         self.histograms = defaultdict(list)
         self.gauges = {}
@@ -57,6 +61,7 @@ class Published:
     def take(self, lines):
         collected = self.collector.collect(lines)
         self.gauges = collected.gauges
+        self.shown.update(self.series.add(collected))
         for kind, keys in (
             ("counter", collected.counters),
             ("gauge", collected.gauges),
@@ -151,6 +156,35 @@ def check_against_the_record(published, lines, workload):
     }
 
 
+def check_the_series(published):
+    """What is shown of a run is what was collected: totals, counts up to each bound, no more."""
+    expected = dict(published.gauges)
+    for (name, labels), total in published.counters.items():
+        expected[f"{name}_total", labels] = total
+    for (name, labels), values in published.histograms.items():
+        expected[f"{name}_sum", labels] = sum(values)
+        expected[f"{name}_count", labels] = expected[f"{name}_bucket", (*labels, "+Inf")] = len(
+            values
+        )
+    live = {series: value for series, value in published.shown.items() if not isnan(value)}
+    bounds = live.keys() - expected.keys()
+    assert live == pytest.approx(
+        expected
+        | {
+            (name, labels): sum(
+                value <= float(labels[-1])
+                for value in published.histograms[name.removesuffix("_bucket"), labels[:-1]]
+            )
+            for name, labels in bounds
+        }
+    )
+    for (name, labels), values in published.histograms.items():
+        for above in {bisect_left(REGISTRY[name].buckets, value) for value in values}:
+            for bound in REGISTRY[name].buckets[max(0, above - 1) : above + 1]:
+                assert (f"{name}_bucket", (*labels, str(bound))) in live, "it is interpolated there"
+    assert published.series.end().keys() == live.keys()
+
+
 @pytest.mark.parametrize("staged", [False, True])
 def test_metrics_are_the_same_from_the_rosters_of_the_machine(staged):
     """Also where the process saw only what came after a checkpoint; and nobody changes them."""
@@ -242,6 +276,7 @@ def test_the_sums_are_the_record(plan, paradigm, pushes, batches):
                 assert len(published.now("raysync_worker_lead_clocks")) == live["joins"] - len(away)
     check_against_the_record(published, lines, pushes)
     check_an_ended_run(published)
+    check_the_series(published)
     assert set(published.by("raysync_drops")) <= set(DROP_REASONS)
     noted = Counter(
         decision.kind

@@ -6,16 +6,21 @@ A process imports it in place of the library where this folder comes first on it
 
 import json
 import os
+import signal
 from pathlib import Path
 
-MODES = ("online", "offline", "disabled")
+MODES = ("online", "offline", "disabled", "away", "endless")
 
 
-def init(project, group, name, tags, dir, config, settings, mode="offline"):
+def init(project, group, name, tags, dir, id, resume, config, settings, mode="offline"):
     if mode not in MODES:
         raise ValueError(f"mode must be one of {', '.join(MODES)}\nand not {mode!r}")
-    run = Run(name, Path(dir))
-    run.write("begin", {"project": project, "group": group, "tags": list(tags), "config": config})
+    if mode == "away":
+        signal.pause()  # as where the server cannot be reached
+    run = Run(name, Path(dir), id, "a" if resume == "allow" else "x")
+    run.mode = mode
+    about = {"project": project, "group": group, "tags": list(tags), "id": id}
+    run.write("begin", about | {"config": config})
     run.write("cache", os.environ["WANDB_CACHE_DIR"])
     return run
 
@@ -23,10 +28,10 @@ def init(project, group, name, tags, dir, config, settings, mode="offline"):
 class Run:
     url = None
 
-    def __init__(self, name, folder):
-        self.name, self.summary = name, {}
+    def __init__(self, name, folder, id, opened):
+        self.name, self.path, self.summary = name, id, {}
         (folder / "wandb").mkdir(exist_ok=True)
-        self._file = (folder / "wandb" / f"{name}.jsonl").open("x", encoding="utf-8")
+        self._file = (folder / "wandb" / f"{name}.jsonl").open(opened, encoding="utf-8")
 
     def write(self, kind, what):
         print(json.dumps({kind: what}), file=self._file, flush=True)
@@ -41,6 +46,8 @@ class Run:
         self.write("artifact", artifact.files)
 
     def finish(self, exit_code):
+        if self.mode == "endless":
+            signal.pause()
         self.write("end", {"summary": self.summary, "exit_code": exit_code})
         self._file.close()
 
