@@ -59,7 +59,8 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
     rows: dict[str, dict[str, Any]] = {}
     for paradigm, repeats in groups.items():
         row = _repeat_columns(collection, scenario, paradigm)
-        runs = repeats
+        # what broke is no result, but all that there is to see of a run that is under way
+        runs = [run for run in repeats if run.end.kind != "broken"] or repeats
         if median:
             failed = len(collection.failures(scenario, paradigm))
             middle = median_run(repeats, final.key, failed, rises=final.rises)

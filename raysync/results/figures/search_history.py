@@ -57,8 +57,8 @@ def figures(all_series: Sequence[Series], course: SearchCourse) -> list[Figure]:
             section=SECTION,
             title="The course of the search",
             caption=caption(
-                f"{measure.title} of each trial that did its work, in the order of the search",
-                "the line is the best so far",
+                f"The {measure.title} of each trial that did its work, in the order of the search.",
+                "Line: the best so far.",
             ),
             traces=traces,
             layout={
