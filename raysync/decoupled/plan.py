@@ -26,7 +26,7 @@ from raysync.training.preparation import TrainingPlan
 from raysync.training.server.model_server import Store
 from raysync.training.server.parameter_groups import check_named
 from raysync.training.tasks.supervised import Supervised
-from raysync.training.tasks.task_checks import first_batch
+from raysync.training.trials.task_trial import first_batch
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.precision import computing_in, taken_in
 

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from raysync.config import Experiment
-from raysync.training.data.batch_reader import read_in_order
+from raysync.randomness import hashed_seed
+from raysync.training.data.batch_reader import draws_of, read_in_order
 from raysync.training.data.batch_structure import batch_to
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
@@ -30,7 +31,8 @@ class ModelEvaluation:
     def __init__(
         self, initial: InitialModel, module: nn.Module, experiment: Experiment, workers: int = 0
     ) -> None:
-        self.model = FlatModel(module)
+        self.model = FlatModel(module, found=initial.found)
+        self._seed, self._needs_gradients = experiment.seed, initial.found.needs_gradients
         self.task, self._workers = initial.task, workers
         self._settings, self._test_samples = experiment.evaluation, experiment.data.test_samples
         self._test, self._validation = initial.test_set, initial.validation_set
@@ -53,9 +55,19 @@ class ModelEvaluation:
     ) -> dict[str, float]:
         if samples is self._test and self._test_samples is not None:
             limit = min(self._test_samples, limit or self._test_samples)
-        return evaluate(
-            self.model, weights, self.task, samples, self._settings.batch_size, limit, self._workers
-        )
+        # what a model draws is the same at each evaluation: they differ by the weights alone
+        device = self.model.weights.device
+        with draws_of(hashed_seed(self._seed, "evaluation"), device):
+            return evaluate(
+                model=self.model,
+                weights=weights,
+                task=self.task,
+                samples=samples,
+                batch_size=self._settings.batch_size,
+                limit=limit,
+                workers=self._workers,
+                needs_gradients=self._needs_gradients,
+            )
 
     def warm_up(self) -> None:
         """Measure the first samples, so that kernels are loaded; it changes no later result."""
@@ -64,7 +76,6 @@ class ModelEvaluation:
         self._evaluate_on(self.model.initial(), samples, batch)
 
 
-@torch.no_grad()
 def evaluate(
     model: FlatModel,
     weights: Tensor,
@@ -73,6 +84,8 @@ def evaluate(
     batch_size: int,
     limit: int | None = None,
     workers: int = 0,
+    *,
+    needs_gradients: bool = False,
 ) -> dict[str, float]:
     """Measure parameters and buffers (P + Q,) on samples, at most `limit` from the first.
 
@@ -81,8 +94,9 @@ def evaluate(
         torchmetrics; `loss` is always among them.
     """
     use_tf32(False)
-    model.read_weights(weights)
-    model.read_buffers(weights)
+    with torch.no_grad():
+        model.read_weights(weights)
+        model.read_buffers(weights)
     model.module.eval()
     for metric in torchmetrics_of(task, model.module):
         metric.reset()
@@ -90,7 +104,8 @@ def evaluate(
     size = len(samples)  # type: ignore[arg-type]
     batches = read_in_order(samples, task.collate, batch_size, min(size, limit or size), workers)
     moved = ((batch_to(batch, lambda tensor: tensor.to(device)), count) for batch, count in batches)
-    return over_batches(batch_values(task, model.module, moved))
+    with torch.set_grad_enabled(needs_gradients):
+        return over_batches(batch_values(task, model.module, moved))
 
 
 def batch_values(
@@ -110,7 +125,8 @@ def batch_values(
 def _weighted(value: Any, count: int) -> Any:
     if isinstance(value, Average) or is_torchmetric(value):
         return value
-    return Average(float(value) * count, count)
+    number = float(value.detach() if isinstance(value, Tensor) else value)
+    return Average(number * count, count)
 
 
 def over_batches(values: Mapping[str, list[Any]]) -> dict[str, float]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -20,7 +20,6 @@ from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
 from raysync.paradigms.local import steps_per_push
-from raysync.training.batch_metrics import batch_metrics
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches, shards
 from raysync.training.data.data_set import DataSet, Labelled, check_samples
@@ -30,7 +29,7 @@ from raysync.training.files.state_dict import read_any
 from raysync.training.models.builtin import MODELS, ModelSource
 from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.models.smallest_batch import smallest_batch
+from raysync.training.models.module_state import ModuleState
 from raysync.training.server.flat_optimizer import count_state_numbers
 from raysync.training.server.lr_schedule import local_rate, rate_in_force
 from raysync.training.server.optimizers import check_optimizer
@@ -38,13 +37,16 @@ from raysync.training.server.outer_optimizers import OUTER
 from raysync.training.server.parameter_groups import check_groups
 from raysync.training.tasks.supervised import Classification, LanguageModel, Supervised
 from raysync.training.tasks.task import Task
-from raysync.training.tasks.task_checks import TRIED, tried_indices, try_task
 from raysync.training.tasks.task_loading import primary_metric, task_of
+from raysync.training.trials.batch_metrics import batch_metrics
+from raysync.training.trials.smallest_batch import smallest_batch
+from raysync.training.trials.task_trial import TRIED, tried_indices, try_task
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.wire import Wire
 from raysync.users_code import users_code
 
 FLOAT_BYTES = 4
+MOST_NAMES = 6  # the most names that a remark lists
 CORE_FLOPS_PER_S = 1e11
 """About one core of a CPU: the assumed speed of a virtual worker without step_s, flops_per_s or
 trace."""
@@ -199,12 +201,14 @@ def prepare(
     module = initial.build(experiment.seed)
     experiment, remarks = _add_task_settings(task, module, experiment, count)
     remarks += _batch_norm_remarks(experiment, module)
-    flat = FlatModel(module)
-    _check_settings(experiment, flat, initial.name)
+    _check_settings(experiment, FlatModel(module), initial.name)
     smallest = 1
     if experiment.trains:
         smallest = smallest_batch(experiment, initial, module, count, for_balanced=for_balanced)
-    metrics = _tried_metrics(experiment, initial, module, count)
+        module = initial.build(experiment.seed)  # as the trial finds it
+    metrics, found = _tried(experiment, initial, module, count)
+    initial = initial.with_found(found)
+    flat = FlatModel(module, found=found)
     flat.check_buffers()
     batch_dependent = _batch_dependent_metrics(experiment, initial, module)
     if batch_dependent:
@@ -223,6 +227,8 @@ def prepare(
             *_shared_trace_remarks(experiment),
             *_worker_state_remarks(experiment, flat.size),
             *_outer_optimizer_remarks(experiment),
+            *_module_remarks(experiment, found),
+            *_muon_remarks(experiment, flat),
         ),
         batch_metrics=batch_dependent,
         smallest_batch=smallest,
@@ -336,19 +342,64 @@ def _check_settings(experiment: Experiment, flat: FlatModel, name: str) -> None:
         )
 
 
-def _tried_metrics(
+def _tried(
     experiment: Experiment, model: InitialModel, module: nn.Module, count: int
-) -> tuple[str, ...] | None:
-    """Try a task whose samples are not checked already, and name its metrics."""
-    task = model.task
+) -> tuple[tuple[str, ...] | None, ModuleState]:
+    """Try a task, unless it is raysync's own with a model of its own; name its metrics."""
+    task, found = model.task, ModuleState()
     if isinstance(task, Supervised) and isinstance(task.data, DataSet):
         names: tuple[str, ...] | None = task.metric_names
     else:
+        names = None
+    if names is None or (experiment.trains and not _is_ours(task)):
         tried = tried_indices(experiment, count, min(experiment.batch_size, TRIED))
-        names = try_task(model, module, tried)
+        of_trial, found = try_task(model, module, tried)
+        names = names or of_trial
     if names is None or model.validation_set is None:
-        return names
-    return (*names, *(f"{OF_THE_TEST_SET}{name}" for name in names))
+        return names, found
+    return (*names, *(f"{OF_THE_TEST_SET}{name}" for name in names)), found
+
+
+def _is_ours(task: Task) -> bool:
+    """Whether model, data and loss are raysync's own."""
+    source = task.plan.source if isinstance(task, Supervised) else None
+    return isinstance(source, str) and source in MODELS
+
+
+def _module_remarks(experiment: Experiment, found: ModuleState) -> Iterator[str]:
+    """Say what a module changes in a step beside what is trained, and what becomes of it."""
+    if found.moved:
+        yield (
+            f"Training steps move parameters without a gradient: {_listed(found.moved)}. They"
+            " travel as buffers do: the server has the mean of the workers'."
+        )
+    if found.draws_alone:
+        yield (
+            "A training sample differs when it is read twice with the same seed: the data set draws"
+            " from a generator of its own, which raysync cannot seed. Runs of one seed, and resumed"
+            " runs, have other samples. Draw from torch, numpy.random or random in __getitem__."
+        )
+    if own := (*found.own, *(f"{name} (of the task)" for name in found.of_task)):
+        saved = ""
+        if experiment.checkpoint is not None:
+            saved = " Checkpoints keep numbers, texts and tensors of it alone."
+            if experiment.engine == "ray":
+                saved = " No checkpoint has it: a resumed worker begins with it anew."
+        yield f"Training steps change {_listed(own)}: each worker has its own.{saved}"
+
+
+def _muon_remarks(experiment: Experiment, flat: FlatModel) -> Iterator[str]:
+    """Name the matrices that muon steps along."""
+    updates = [experiment.update, *([experiment.local.update] if experiment.local else [])]
+    if any(update.is_muon for update in updates):
+        names = [each.name for each in flat.parameters if each.matrix is not None]
+        rest = len(flat.parameters) - len(names)
+        yield f"muon: {_listed(names) or 'no matrix'}; AdamW for {rest} other parameters."
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - MOST_NAMES
+    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
 
 
 def _batch_dependent_metrics(
@@ -356,9 +407,7 @@ def _batch_dependent_metrics(
 ) -> tuple[str, ...]:
     """Name the metrics that depend on the batch; raysync's own tasks and models have none."""
     task = model.task
-    source = task.plan.source if isinstance(task, Supervised) else None
-    is_ours = isinstance(source, str) and source in MODELS
-    if is_ours or not experiment.trains:
+    if _is_ours(task) or not experiment.trains:
         return ()
     with users_code(f"task {task.name}: metrics"):
         return batch_metrics(model, module, min(experiment.evaluation.batch_size, TRIED))

@@ -94,7 +94,9 @@ class DataParallelRun:
         server = None
         if self._trains:
             module = training.build().to(device_of(training))
-            store = shard_of(FlatModel(module), experiment.update)  # of decoded gradients
+            store = shard_of(
+                FlatModel(module, found=training.model.found), experiment.update
+            )  # of decoded gradients
             server = model_server(store, self._servers.get(SERVER))
         exchange = None
         if collective := self._paradigm.collective:

@@ -11,6 +11,7 @@ from torch import Tensor
 from raysync.config import WorkerGroup
 from raysync.core.finding import Finding
 from raysync.engine.messages import StepCall
+from raysync.training.data.batch_reader import generators_restored
 from raysync.training.preparation import TrainingPlan
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import refuse_without_kernels, use_deterministic_kernels
@@ -45,9 +46,8 @@ class Trainer:
         model = self._computation_for(next(iter(training.groups.values()))).model
         self._size = model.size
         self._initial = model.initial()  # (P + Q,)
-        self._generators = [torch.default_generator]
-        if self._device != "cpu":  # torch has created its generator by now
-            self._generators.append(torch.cuda.default_generators[0])
+        # torch has created the generator of a GPU by now
+        self._generators = [] if self._device == "cpu" else [torch.cuda.default_generators[0]]
 
     def compute(
         self,
@@ -70,7 +70,7 @@ class Trainer:
         computation.read_buffers(self._initial if buffers is None else buffers)
         computation.write_into(torch.empty(sum(computation.wire.sizes), device=self._device))
         states = [generator.get_state() for generator in self._generators]
-        try:
+        with generators_restored():
             loss = worker.compute(
                 self._readers[slot],
                 message.batch,
@@ -79,9 +79,8 @@ class Trainer:
                 message.progress,
                 message.progress_of_step,
             )
-        finally:
-            for generator, state in zip(self._generators, states, strict=True):
-                generator.set_state(state)
+        for generator, state in zip(self._generators, states, strict=True):
+            generator.set_state(state)
         return loss, computation.wire.decode(computation.outgoing()), computation.not_finite
 
     def worker(self, slot: str) -> WorkerComputation:
@@ -106,5 +105,6 @@ class Trainer:
                 shards=experiment.cluster.server_shards,
                 wire=experiment.cluster.wire.name,
                 fraction=experiment.cluster.wire.fraction,
+                found=training.model.found,
             )
         return self._computations[key]

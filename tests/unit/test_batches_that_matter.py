@@ -15,11 +15,11 @@ from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate
 from raysync.predict.runs import PlannedRun, perform
 from raysync.predict.world import world_of
-from raysync.training.batch_metrics import batch_metrics
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.models.smallest_batch import smallest_batch
 from raysync.training.preparation import prepare
 from raysync.training.tasks.task import Average
+from raysync.training.trials.batch_metrics import batch_metrics
+from raysync.training.trials.smallest_batch import smallest_batch
 from raysync.training.worker.gradient import cut_batch
 from tests.builders.tasks import Cut, Pairs
 

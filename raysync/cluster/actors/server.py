@@ -153,5 +153,6 @@ def _initial_store(spec: RunSpec, index: int, model: InitialModel) -> Store:
         return store_of(
             paradigm, experiment.update, parts_of(model, experiment.seed, paradigm)[index]
         )
-    whole, cluster = FlatModel(model.build(experiment.seed)), experiment.cluster
+    whole = FlatModel(model.build(experiment.seed), found=model.found)
+    cluster = experiment.cluster
     return shard_of(whole, experiment.update, index, cluster.server_shards, cluster.wire.name)

@@ -204,4 +204,5 @@ def _gradient_computation(
         fraction=experiment.cluster.wire.fraction,
         shards=experiment.cluster.server_shards,
         draws_ahead=True,
+        found=model.found,
     )

@@ -49,6 +49,20 @@ def generators_restored() -> Iterator[None]:
         random.setstate(states[2])
 
 
+@contextmanager
+def draws_of(seed: int, device: torch.device) -> Iterator[None]:
+    """Seed all global generators for the block, and leave them as they were."""
+    with generators_restored(), torch.random.fork_rng(devices=_gpus(device)):
+        seed_generators(seed)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(seed >> 1)
+        yield
+
+
+def _gpus(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []
+
+
 class BatchReader:
     """The batches of one worker, in parts: one for each device, or for each micro-batch."""
 

@@ -19,6 +19,7 @@ from raysync.randomness import hashed_seed
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Batches
 from raysync.training.files.state_dict import StateDict, fill
+from raysync.training.models.module_state import ModuleState
 from raysync.training.tasks.task import Task
 from raysync.users_code import users_code
 
@@ -29,9 +30,17 @@ class InitialModel:
 
     task: Task
     state: StateDict | None = None  # the initial weights; None: as the task builds them
+    found: ModuleState = ModuleState()  # noqa: RUF009 - it is frozen
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InitialModel, (self.task, self.state)  # without the cached data sets
+        return InitialModel, (self.task, self.state, self.found)  # without the cached data sets
+
+    def with_found(self, found: ModuleState) -> InitialModel:
+        """Return the same model and data sets, with what a trial has found."""
+        model = InitialModel(self.task, self.state, found)
+        sets = ("train_set", "test_set", "validation_set")
+        vars(model).update({name: vars(self)[name] for name in sets if name in vars(self)})
+        return model
 
     # each process makes the sets when needed: this may read the names of all files in a folder
     @cached_property
@@ -55,10 +64,13 @@ class InitialModel:
         return self.task.model_name
 
     def build(self, seed: int) -> nn.Module:
-        """Build the module with the initial weights of a run, on the CPU."""
+        """Build the module with the initial weights of a run, on the CPU, in training mode."""
         with seeded(seed):
             module = self._build_module()
-        return module if self.state is None else fill(module, self.state, "init_from")
+        if self.state is not None:
+            fill(module, self.state, "init_from")
+        # a module may freeze parts of itself in `train`: only then is it decided what is trained
+        return module.train()
 
     def _build_module(self) -> nn.Module:
         where = f"task {self.task.name}: build_model"

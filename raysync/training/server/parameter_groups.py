@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
 
 from raysync.config import Update
 from raysync.errors import ConfigError, unknown_name
@@ -19,6 +20,13 @@ from raysync.errors import ConfigError, unknown_name
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
+MATRICES: dict[type[nn.Module] | None, tuple[str, ...]] = {
+    nn.Linear: ("weight",),
+    _ConvNd: ("weight",),
+    # the projections of queries, keys and values
+    nn.MultiheadAttention: ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight"),
+}
 
 LISTED = 12  # most names that an error lists
 
@@ -50,25 +58,42 @@ def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list
         parameter.ndim <= 1 or name.split(".")[-1] == "bias" or id(parameter) in norms
         for name, parameter in trainable
     ]
-    # Jordan's Muon steps along all other parameters with two or more dimensions (a convolution has
-    # a row for each output channel) but embeddings and the output layer, taken to be the last one.
-    matrices = [
-        parameter
-        for (_, parameter), is_norm_or_bias in zip(trainable, are_norm_or_bias, strict=True)
-        if not is_norm_or_bias and id(parameter) not in embeddings
-    ]
-    hidden = {id(parameter) for parameter in matrices[:-1]}
+    hidden = _hidden_matrices(module) - embeddings
     return [
         NamedParameter(
             name=name,
             size=parameter.numel(),
             is_norm_or_bias=is_norm_or_bias,
-            matrix=(len(parameter), parameter[0].numel()) if id(parameter) in hidden else None,
+            matrix=_shape_of_matrix(parameter) if id(parameter) in hidden else None,
         )
         for name, (_, parameter), is_norm_or_bias in zip(
             full_names, trainable, are_norm_or_bias, strict=True
         )
     ]
+
+
+def _hidden_matrices(module: nn.Module) -> set[int]:
+    """Return the weights of linear and convolution layers, without those of the output layer.
+
+    Jordan's Muon steps along these. The output layer is taken to be the last one; where its weight
+    is tied to an embedding, it is that layer all the same.
+    """
+    weights = [
+        weight
+        for layer in module.modules()
+        for name in MATRICES.get(_kind_of(layer), ())
+        if (weight := getattr(layer, name, None)) is not None and weight.numel()
+    ]
+    return {id(weight) for weight in weights} - {id(weight) for weight in weights[-1:]}
+
+
+def _kind_of(layer: nn.Module) -> type[nn.Module] | None:
+    return next((kind for kind in MATRICES if kind is not None and isinstance(layer, kind)), None)
+
+
+def _shape_of_matrix(parameter: nn.Parameter) -> tuple[int, int]:
+    # a convolution has a row for each output channel
+    return len(parameter), parameter[0].numel()
 
 
 def _parameter_ids(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> set[int]:

@@ -7,7 +7,7 @@ integers, complex phases or packed bits is meaningless. P: trainable parameters,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
@@ -79,8 +79,8 @@ class Persistent:
             setattr(self.owner, self.attribute, self.built)
 
 
-def persistent_buffers(module: nn.Module) -> Iterator[Persistent]:
-    """Yield the buffers in `state_dict()` once each; others are equal in every process."""
+def persistent_buffers(module: nn.Module, moved: Collection[str] = ()) -> Iterator[Persistent]:
+    """Yield the buffers in `state_dict()` once each, then the parameters named in `moved`."""
     persistent, seen = module.state_dict(keep_vars=True).keys(), set()
     for path, owner in module.named_modules():
         for attribute, buffer in owner.named_buffers(recurse=False, remove_duplicate=False):
@@ -88,6 +88,12 @@ def persistent_buffers(module: nn.Module) -> Iterator[Persistent]:
             if name in persistent and id(buffer) not in seen:
                 seen.add(id(buffer))
                 yield Persistent(name, owner, attribute, buffer)
+    for path, owner in module.named_modules() if moved else ():
+        for attribute, parameter in owner.named_parameters(recurse=False):
+            name = f"{path}.{attribute}" if path else attribute
+            if name in moved and id(parameter) not in seen:
+                seen.add(id(parameter))
+                yield Persistent(name, owner, attribute, parameter)
 
 
 def refuse_misplaced(buffers: Iterable[Persistent], parameters: Sequence[Tensor]) -> None:

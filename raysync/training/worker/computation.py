@@ -14,6 +14,7 @@ from raysync.training.data.batch_reader import BatchReader
 from raysync.training.files.state_file import State
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.local_steps import LocalSteps
+from raysync.training.worker.own_state import Values
 
 
 class Before(NamedTuple):
@@ -22,6 +23,7 @@ class Before(NamedTuple):
     batch: int = -1  # its first
     state: State = {}  # noqa: RUF012 - of none
     buffers: Sequence[Tensor] = ()  # (Q,) of each replica
+    own: Values | None = None
 
 
 class WorkerComputation:
@@ -41,6 +43,7 @@ class WorkerComputation:
         may_repeat = on_ray and cluster.restarts.attempts and cluster.server_log_bytes
         self._keeps_before = experiment.checkpoint is not None or may_repeat
         self._before = Before()
+        self._own: Values | None = None  # None: as the model was built
 
     def compute(
         self,
@@ -60,12 +63,16 @@ class WorkerComputation:
         if before.batch == batch:
             self.load_state(deepcopy(before.state))
             gradient.restore_buffers(before.buffers)
+            self._own = deepcopy(before.own)
         elif self._keeps_before:
-            self._before = Before(batch, deepcopy(self.state()), gradient.buffers())
+            self._before = Before(
+                batch, deepcopy(self.state()), gradient.buffers(), deepcopy(self._own)
+            )
         gradient.residual = self._residual
-        if self.local is None:
-            return gradient.compute(reader, batch, batch_size)
-        return self.local.compute(reader, batch, steps, batch_size, progress, progress_of_step)
+        with gradient.own_state.of(self._own) as self._own:
+            if self.local is None:
+                return gradient.compute(reader, batch, batch_size)
+            return self.local.compute(reader, batch, steps, batch_size, progress, progress_of_step)
 
     @property
     def device_s(self) -> float:
@@ -74,7 +81,8 @@ class WorkerComputation:
     def state(self) -> State:
         """Return the state of later iterations; its tensors are valid until the next one."""
         local = {} if self.local is None else self.local.state()
-        return {"local": local, "residual": self._residual}
+        own = self.gradient.own_state.plain(self._own)
+        return {"local": local, "residual": self._residual} | ({"own": own} if own else {})
 
     def state_before(self, batch: int) -> State:
         """Return the state before the latest or next iteration, for checkpoints."""
@@ -86,3 +94,5 @@ class WorkerComputation:
             self.local.load_state(state["local"])
         if self._residual is not None:
             self._residual.copy_(state["residual"])
+        own = state.get("own")
+        self._own = None if own is None else self.gradient.own_state.from_plain(own)

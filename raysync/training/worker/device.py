@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import random  # noqa: TID251  (a user's loss draws from it, seeded for each batch)
 from collections.abc import Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,12 +35,12 @@ class Device:
         return event
 
     def seed(self, value: int) -> None:
-        """Seed the generator of dropout and other draws on this device."""
-        if self._copy_stream is None:
-            # torch.manual_seed seeds every kind of device, and takes 100 times as long
-            torch.default_generator.manual_seed(value)
-        else:
-            torch.default_generator.manual_seed(value)  # some models draw on the CPU, too
+        """Seed the generators of dropout and other draws on this device and on the CPU."""
+        # torch.manual_seed seeds every kind of device, and takes 100 times as long
+        torch.default_generator.manual_seed(value)
+        np.random.seed(value % 2**32)
+        random.seed(value)
+        if self._copy_stream is not None:
             with torch.cuda.device(self.name):
                 torch.cuda.manual_seed(value)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raysync.errors import ConfigError
+from raysync.training.models.module_state import ModuleState
 from raysync.training.server.parameter_groups import parameters_of
 from raysync.training.worker.buffers import (
     BufferLayout,
@@ -33,7 +34,17 @@ class FlatModel:
         ConfigError: no parameter is trainable, one is not float32, or a buffer cannot travel.
     """
 
-    def __init__(self, module: nn.Module, names: Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        names: Sequence[str] | None = None,
+        found: ModuleState = ModuleState(),  # noqa: B008 - it is frozen
+    ) -> None:
+        """
+        Args:
+            names: the names of the parameters in the whole network; default: as in the module.
+            found: names the untrained parameters that travel as buffers do.
+        """
         self.module = module
         self._parameters = [
             parameter for parameter in module.parameters() if parameter.requires_grad
@@ -46,7 +57,7 @@ class FlatModel:
             )
         self.parameters = parameters_of(module, names)
         self.size = sum(parameter.numel() for parameter in self._parameters)  # P
-        self._buffers = list(persistent_buffers(module))
+        self._buffers = list(persistent_buffers(module, found.moved))
         self.layout = BufferLayout({each.name: each.built for each in self._buffers}, self.size)
         refuse_misplaced(self._buffers, self._parameters)
         self.buffer_size = self.layout.size  # Q

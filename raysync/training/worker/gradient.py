@@ -17,11 +17,14 @@ from raysync.config import WorkerGroup
 from raysync.core.finding import Finding
 from raysync.training.data.batch_reader import BatchReader, even_sizes
 from raysync.training.data.batch_structure import batch_to
+from raysync.training.models.module_state import ModuleState
 from raysync.training.tasks.task import Task
 from raysync.training.worker.compiling import Loss, compiled
 from raysync.training.worker.device import Device, seconds_between
 from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.module_watch import ModuleWatch
 from raysync.training.worker.not_finite import first_not_finite
+from raysync.training.worker.own_state import OwnState
 from raysync.training.worker.precision import computing_in
 from raysync.training.worker.wire import FRACTION, Wire
 
@@ -32,9 +35,12 @@ BatchPart = tuple[Any, float]  # part of a batch, and its share of the batch's s
 class _Replica:
     """The model on one device."""
 
-    def __init__(self, loss: Loss, module: nn.Module, device: str, group: WorkerGroup) -> None:
+    def __init__(
+        self, loss: Loss, module: nn.Module, device: str, group: WorkerGroup, found: ModuleState
+    ) -> None:
         self.device = Device(device)
-        self.model = FlatModel(module.to(device).train())
+        self.model = FlatModel(module.to(device).train(), found=found)
+        self._watch = ModuleWatch(module, found.moved)
         self._loss = loss
         self._precision = group.precision
         # the device's marks before and after each part of the last batch
@@ -45,6 +51,7 @@ class _Replica:
         self._spans.clear()
         self.model.begin_gradient()
         losses = [self._add(batch, share) for batch, share in parts]
+        self._watch.check()
         self.model.write_gradient()
         return losses
 
@@ -87,6 +94,7 @@ class GradientComputation:
         shards: int = 1,
         fraction: float = FRACTION,
         draws_ahead: bool = False,
+        found: ModuleState = ModuleState(),  # noqa: B008 - it is frozen
     ) -> None:
         """
         Args:
@@ -95,17 +103,19 @@ class GradientComputation:
             group: its precision, and whether torch compiles the loss (on one device only).
             draws_ahead: draw the next batch while a GPU computes; only for a computation of one
                 worker.
+            found: the state beside parameters and buffers.
         """
         modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
         loss = compiled(task.loss) if group.compile else task.loss
         self._replicas = [
-            _Replica(loss, copied, device, group)
+            _Replica(loss, copied, device, group, found)
             for copied, device in zip(modules, devices, strict=True)
         ]
         self._devices = list(
             {replica.device.name: replica.device for replica in self._replicas}.values()
         )
         self.model = self._replicas[0].model
+        self.own_state = OwnState([replica.model.module for replica in self._replicas], task, found)
         # the format of `outgoing`
         self.wire = Wire(
             name=wire,

@@ -13,7 +13,7 @@ from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
 from raysync.paradigms.balanced import Balanced
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.tasks.task_checks import TRIED, tried_indices, why_too_few
+from raysync.training.trials.task_trial import TRIED, tried_indices, why_too_few
 from raysync.training.worker.gradient import cut_batch
 
 SMALL = 4  # batches of fewer samples are tried even if all batches are as small

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -14,10 +15,12 @@ from torch.utils.data import Dataset
 from raysync.config import Experiment
 from raysync.core.metrics import LOSS, RESERVED, known
 from raysync.errors import ConfigError, unknown_name
-from raysync.training.data.batch_reader import SeededSamples, generators_restored
+from raysync.training.data.batch_reader import SeededSamples, generators_restored, seed_generators
 from raysync.training.data.batches import Batches
 from raysync.training.models.initial_model import InitialModel
+from raysync.training.models.module_state import ModuleState
 from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
+from raysync.training.trials.inventory import Inventory, is_equal
 from raysync.users_code import reason_of, users_code
 
 TRIED = 32  # the most samples that are tried
@@ -25,29 +28,75 @@ TRIED = 32  # the most samples that are tried
 
 def try_task(
     model: InitialModel, module: nn.Module, indices: Sequence[int]
-) -> tuple[str, ...] | None:
-    """Read a few samples, and compute loss and metrics with a module, whose buffers may change.
+) -> tuple[tuple[str, ...] | None, ModuleState]:
+    """Read a few samples, make two training steps with a module, and measure it.
+
+    Args:
+        module: fresh, in training mode; what it changes in a step stays changed.
 
     Returns:
-        The names of the metrics; None if one is a collection, which only an evaluation opens.
+        The names of the metrics; None if one is a collection, which only an evaluation opens. And
+        what the steps have changed beside gradients.
 
     Raises:
         ConfigError: samples do not collate, the loss is no finite scalar with a gradient, a metric
-            is no number, or the primary metric is missing.
+            is no number, the primary metric is missing, or a step changes what cannot be carried.
     """
     task = model.task
     with generators_restored():
-        _try_loss(task, module.train(), first_batch(model, indices))
-        with torch.no_grad():
-            size = min(len(indices), count_evaluated(model))
-            [evaluated] = evaluated_batches(model, [size])
-            names = _try_metrics(task, module.eval(), evaluated)
+        found = _try_steps(task, module, first_batch(model, indices))
+        found = replace(found, draws_alone=not _reads_alike(model, indices[:2]))
+        size = min(len(indices), count_evaluated(model))
+        [evaluated] = evaluated_batches(model, [size])
+        names, needs_gradients = _try_metrics_once(task, module.eval(), evaluated)
     reset_torchmetrics(task, module)
     module.train()
-    return names
+    return names, replace(found, needs_gradients=needs_gradients)
 
 
-def _try_loss(task: Task, module: nn.Module, batch: Any) -> None:
+def _try_steps(task: Task, module: nn.Module, batch: Any) -> ModuleState:
+    """Compute two gradients, and compare everything with what there was before."""
+    before = Inventory(module, task)
+    for number in range(2):
+        seed_generators(number)
+        loss = _try_loss(task, module, batch)
+        before.refuse_foreign(loss)
+        with users_code(f"task {task.name}: loss: backward pass"):
+            loss.backward()  # type: ignore[no-untyped-call]
+        for parameter in module.parameters():
+            parameter.grad = None
+    return before.compare()
+
+
+def _reads_alike(model: InitialModel, indices: Sequence[int]) -> bool:
+    """Whether training samples are the same when they are read twice with one seed."""
+    samples = model.train_set
+    if hasattr(samples, "read_batch"):
+        return True
+    seeded = SeededSamples(samples)
+    with users_code(f"task {model.task.name}: a sample of the training set"):
+        return all(is_equal(seeded[0, index], seeded[0, index]) for index in indices)
+
+
+def _try_metrics_once(
+    task: Task, module: nn.Module, batch: Any
+) -> tuple[tuple[str, ...] | None, bool]:
+    """Return the names of the metrics, and whether measuring needs gradients."""
+
+    try:
+        with torch.no_grad():
+            return _try_metrics(task, module, batch), False
+    except ConfigError as error:
+        if not isinstance(error.__cause__, RuntimeError):
+            raise
+        try:
+            with torch.enable_grad():
+                return _try_metrics(task, module, batch), True
+        except ConfigError:
+            raise error from error.__cause__
+
+
+def _try_loss(task: Task, module: nn.Module, batch: Any) -> Tensor:
     where = f"task {task.name}: loss"
     with users_code(where):
         loss = task.loss(module, batch)
@@ -62,6 +111,7 @@ def _try_loss(task: Task, module: nn.Module, batch: Any) -> None:
         )
     if not loss.requires_grad:
         raise ConfigError(f"{where}: does not depend on any trainable parameter of the model.")
+    return loss
 
 
 def _try_metrics(task: Task, module: nn.Module, batch: Any) -> tuple[str, ...] | None:
@@ -80,6 +130,9 @@ def _try_metrics(task: Task, module: nn.Module, batch: Any) -> tuple[str, ...] |
                 f"{where}: {name}: must be a number or a scalar tensor, a raysync.Average, or an"
                 f" object of torchmetrics; got {type(value).__name__}."
             )
+    if LOSS not in values:
+        with users_code(f"task {task.name}: loss in an evaluation"):
+            task.loss(module, batch)
     if any(hasattr(value, "items") for value in values.values()):
         return None
     names = tuple(dict.fromkeys([*values, LOSS]))

@@ -13,7 +13,7 @@ from raysync.training.data.batch_reader import generators_restored, seed_generat
 from raysync.training.evaluation import batch_values, over_batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.tasks.task import Average
-from raysync.training.tasks.task_checks import (
+from raysync.training.trials.task_trial import (
     count_evaluated,
     evaluated_batches,
     reset_torchmetrics,
@@ -31,7 +31,7 @@ def batch_metrics(model: InitialModel, module: nn.Module, size: int) -> tuple[st
     if size < 2:
         return ()
     was_training = module.training
-    with generators_restored(), torch.no_grad():
+    with generators_restored(), torch.set_grad_enabled(model.found.needs_gradients):
         module.eval()
         try:
             whole = _means(model, module, [size])
