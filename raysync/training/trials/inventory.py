@@ -27,6 +27,7 @@ class Inventory:
         self._required = {name: each.requires_grad for name, each in self._parameters.items()}
         self._versions = {name: each._version for name, each in self._parameters.items()}
         self._values = {name: each.detach().clone() for name, each in self._parameters.items()}
+        self._moved: dict[str, None] = {}
         travelling = {each.name for each in persistent_buffers(module)}
         self._local_buffers = {
             name: buffer.clone()
@@ -48,8 +49,20 @@ class Inventory:
                     " that build_model returns, or set their requires_grad to False."
                 )
 
-    def compare(self) -> ModuleState:
-        """Return what belongs to the model's state; refuse what cannot be carried, by name."""
+    def take_weights(self) -> None:
+        """Count the present values of trained parameters as their values before the next step."""
+        for name, parameter in self._parameters.items():
+            if self._required[name]:
+                self._values[name] = parameter.detach().clone()
+
+    @property
+    def found(self) -> ModuleState:
+        """What belongs to the state of the model, of a worker and of its task."""
+        own, of_task = self._own(), self._changed_of_task()
+        return ModuleState(moved=tuple(self._moved), own=tuple(own), of_task=tuple(of_task))
+
+    def compare(self) -> None:
+        """Note which parameters a step has moved; refuse what cannot be carried, by name."""
         now = dict(self._module.named_parameters())
         for name, parameter in now.items():
             if name not in self._parameters:
@@ -72,15 +85,12 @@ class Inventory:
                     " or an optimizer in a hook)",
                     "only the server changes what is trained; change a copy in the forward pass",
                 )
-        return ModuleState(
-            moved=tuple(changed), own=tuple(self._own()), of_task=tuple(self._changed_of_task())
-        )
+        self._moved |= dict.fromkeys(changed)
 
     def _is_changed(self, name: str) -> bool:
         parameter = self._parameters[name]
-        if parameter._version != self._versions[name] and self._required[name]:
-            return True
-        return not is_equal(parameter.detach(), self._values[name])
+        is_written = parameter._version != self._versions[name]
+        return is_written or not is_equal(parameter.detach(), self._values[name])
 
     def _own(self) -> Iterator[str]:
         """Yield the attributes, and the buffers that do not travel, that steps have changed."""
