@@ -147,10 +147,15 @@ def placed_as(experiment: Experiment, paradigm: AnyParadigm) -> Experiment:
 
 def check_training(training: TrainingPlan, paradigm: AnyParadigm) -> None:
     """Refuse before any run what its start would refuse."""
-    if isinstance(paradigm, Decoupled):
-        plan_of(training, paradigm)
-    else:
+    if not isinstance(paradigm, Decoupled):
         check(training.experiment, paradigm)
+        return
+    if moved := training.model.found.moved:
+        raise ConfigError(
+            f"paradigm: {paradigm.name}: training steps move {moved[0]!r}, which has no gradient;"
+            " passes of stages recompute, and would move it twice. Train this model without stages."
+        )
+    plan_of(training, paradigm)
 
 
 def check(experiment: Experiment, paradigm: AnyParadigm) -> None:

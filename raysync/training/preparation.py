@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from statistics import fmean
@@ -42,6 +43,7 @@ from raysync.training.trials.batch_metrics import batch_metrics
 from raysync.training.trials.smallest_batch import smallest_batch
 from raysync.training.trials.task_trial import TRIED, tried_indices, try_task
 from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.own_state import PLAIN
 from raysync.training.worker.wire import Wire
 from raysync.users_code import users_code
 
@@ -192,6 +194,7 @@ def prepare(
         ConfigError: task, data or model do not exist or do not fit.
     """
     task, experiment = task_of(experiment, model, data, task)
+    counts = {name: value for name, value in vars(task).items() if isinstance(value, PLAIN)}
     if experiment.network.vector_bytes is not None and not experiment.trains:
         return _without_model(experiment, InitialModel(task), experiment.network.vector_bytes)
     file = experiment.init_from
@@ -205,7 +208,6 @@ def prepare(
     smallest = 1
     if experiment.trains:
         smallest = smallest_batch(experiment, initial, module, count, for_balanced=for_balanced)
-        module = initial.build(experiment.seed)  # as the trial finds it
     metrics, found = _tried(experiment, initial, module, count)
     initial = initial.with_found(found)
     flat = FlatModel(module, found=found)
@@ -213,7 +215,7 @@ def prepare(
     batch_dependent = _batch_dependent_metrics(experiment, initial, module)
     if batch_dependent:
         remarks += (_batch_metrics_remark(batch_dependent, experiment.evaluation.batch_size),)
-    return TrainingPlan(
+    plan = TrainingPlan(
         experiment=experiment,
         model=initial,
         parameters=flat.size,
@@ -233,6 +235,9 @@ def prepare(
         batch_metrics=batch_dependent,
         smallest_batch=smallest,
     )
+    # what its own counts show of these checks is not the run's
+    vars(task).update({name: counts[name] for name in found.of_task if name in counts})
+    return plan
 
 
 def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: int) -> TrainingPlan:
@@ -352,8 +357,11 @@ def _tried(
     else:
         names = None
     if names is None or (experiment.trains and not _is_ours(task)):
+        fresh = model.build(experiment.seed)
+        if fresh is module:  # the task returns one object each time, which the run is to find so
+            fresh = deepcopy(module)
         tried = tried_indices(experiment, count, min(experiment.batch_size, TRIED))
-        of_trial, found = try_task(model, module, tried)
+        of_trial, found = try_task(model, fresh, tried)
         names = names or of_trial
     if names is None or model.validation_set is None:
         return names, found
@@ -372,6 +380,12 @@ def _module_remarks(experiment: Experiment, found: ModuleState) -> Iterator[str]
         yield (
             f"Training steps move parameters without a gradient: {_listed(found.moved)}. They"
             " travel as buffers do: the server has the mean of the workers'."
+        )
+    if found.sums:
+        yield (
+            "The loss of a batch is the sum over its samples, as far as a trial shows. raysync"
+            " averages pushes by samples, as if it were the mean: the rate then depends on the"
+            " batch size. Return the mean."
         )
     if found.draws_alone:
         yield (

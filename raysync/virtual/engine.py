@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -26,6 +26,7 @@ from raysync.engine.topology import rosters_by_stage
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
+from raysync.training.data.batch_reader import generators_restored
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
@@ -151,7 +152,8 @@ def _check_state(experiment: Experiment, state: Mapping[str, Any]) -> None:
 
 
 def _reports(driver: Driver) -> Iterator[list[Line] | Checkpoint]:
-    with _rare_collections():
+    # a step seeds the generators of NumPy and Python for its batch
+    with _rare_collections(), generators_restored() if driver.backend.computes else nullcontext():
         for lines in driver.run():
             yield lines
             while driver.checkpoints:

@@ -11,7 +11,6 @@ from torch import Tensor
 from raysync.config import WorkerGroup
 from raysync.core.finding import Finding
 from raysync.engine.messages import StepCall
-from raysync.training.data.batch_reader import generators_restored
 from raysync.training.preparation import TrainingPlan
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import refuse_without_kernels, use_deterministic_kernels
@@ -46,8 +45,9 @@ class Trainer:
         model = self._computation_for(next(iter(training.groups.values()))).model
         self._size = model.size
         self._initial = model.initial()  # (P + Q,)
-        # torch has created the generator of a GPU by now
-        self._generators = [] if self._device == "cpu" else [torch.cuda.default_generators[0]]
+        self._generators = [torch.default_generator]
+        if self._device != "cpu":  # torch has created its generator by now
+            self._generators.append(torch.cuda.default_generators[0])
 
     def compute(
         self,
@@ -70,7 +70,7 @@ class Trainer:
         computation.read_buffers(self._initial if buffers is None else buffers)
         computation.write_into(torch.empty(sum(computation.wire.sizes), device=self._device))
         states = [generator.get_state() for generator in self._generators]
-        with generators_restored():
+        try:
             loss = worker.compute(
                 self._readers[slot],
                 message.batch,
@@ -79,8 +79,10 @@ class Trainer:
                 message.progress,
                 message.progress_of_step,
             )
-        for generator, state in zip(self._generators, states, strict=True):
-            generator.set_state(state)
+        finally:
+            # NumPy's and Python's take longer: the engine restores these at the end of the run
+            for generator, state in zip(self._generators, states, strict=True):
+                generator.set_state(state)
         return loss, computation.wire.decode(computation.outgoing()), computation.not_finite
 
     def worker(self, slot: str) -> WorkerComputation:

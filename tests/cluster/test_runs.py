@@ -17,7 +17,7 @@ from raysync.core.replay import replay
 from raysync.paradigms import rebuild
 from tests.builders.cluster import TINY, UNEQUAL, pid_of
 from tests.builders.messages import tells
-from tests.builders.models import Clipped, last_measured, line, measured
+from tests.builders.models import Large, last_measured, line, measured
 from tests.builders.tasks import SumUp, Validated
 
 pytestmark = pytest.mark.ray
@@ -266,12 +266,12 @@ def test_runs_that_follow_one_another_keep_the_actors_and_start_afresh(session, 
 
 @pytest.mark.parametrize(
     ("paradigm", "model"),
-    [({"name": "hybrid", "k": 3, "pull_interval": 2}, "fashion-cnn"), ("bsp", Clipped())],
-    ids=["buffers", "clipped"],
+    [({"name": "hybrid", "k": 3, "pull_interval": 2}, "fashion-cnn"), ("bsp", Large())],
+    ids=["buffers", "large"],
 )
 def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm, model):
     """With batch norm's buffers, which travel behind the gradient; and with a model so large that
-    its weights are used in place, which writes to them. Sums depend on their order. The third run
+    its weights are used in place. Sums depend on their order. The third run
     has the memory of the second.
     """
     transports = ("object-ref", "shared-memory", "shared-memory")

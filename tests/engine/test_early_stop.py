@@ -171,7 +171,9 @@ GOALS = (
 )
 
 
-@pytest.mark.parametrize(("when", "is_met", "reached"), GOALS, ids=lambda each: str(each)[:30])
+@pytest.mark.parametrize(
+    ("when", "is_met", "reached"), GOALS, ids=[str(when) for when, *_ in GOALS]
+)
 @given(st.lists(st.tuples(*[st.sampled_from([0.1, 0.4, 0.5, 0.6, 2.5, nan])] * 3), max_size=8))
 def test_a_goal_ends_the_run_at_the_first_evaluation_that_meets_it(when, is_met, reached, values):
     experiment = config.validate({"stop": {"when": when}})

@@ -297,7 +297,7 @@ def test_draws_of_all_generators_are_of_the_batch_alone(tmp_path):
     workers = [{"name": f"w{n}", "step_s": 2 - n, "jitter": jitter} for n in range(2)]
     assert torch.equal(final(workers=workers), first), "only the clock differs"
     before = np.random.get_state()[1].copy(), random.getstate()
-    final()
+    raysync.run(settings(2, output=str(tmp_path)), task=task)
     assert (np.random.get_state()[1] == before[0]).all()
     assert random.getstate() == before[1]
 
@@ -414,3 +414,60 @@ def test_what_is_moved_or_kept_by_a_worker_is_said():
     assert tells(" ".join(plan(Rows(Teacher)).remarks), "teacher.0.weight")
     assert tells(" ".join(plan(Rows(Memory)).remarks), "count")
     assert not any("Training steps" in text for text in plan(Rows(net)).remarks)
+
+
+@pytest.mark.parametrize(("reduction", "is_said"), [("sum", True), ("mean", False)])
+def test_a_loss_that_returns_sums_is_said(reduction, is_said):
+    def loss(model, batch):
+        return cross_entropy(model(batch[0]), batch[1], reduction=reduction)
+
+    assert tells(" ".join(plan(Rows(net, loss)).remarks), "sum mean") == is_said
+
+
+class Recurrent(nn.Module):
+    """Keeps a hidden state over batches, with the graph of the pass that made it."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head, self.hidden = nn.Linear(7, 2), nn.Linear(2, 2), None
+
+    def forward(self, x):
+        hidden = x.new_zeros(2) if self.hidden is None else self.hidden.detach()
+        state = self.cell(torch.cat([x, hidden.expand(len(x), 2)], 1)).tanh()
+        if self.training:
+            self.hidden = state[-1]
+        return self.head(state)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_hidden_state_belongs_to_its_worker(workers, tmp_path):
+    task = Rows(Recurrent)
+    training = plan(task, workers, checkpoint={"every_progress": 0.5})
+    _, driver = learn(training)
+    modules = trained_alone(task, training, workers)
+    torch.testing.assert_close(weights_of(driver), flat(modules[0]), rtol=0, atol=1e-6)
+
+
+class Same(Rows):
+    """Returns one object each time, and counts its losses."""
+
+    def __init__(self):
+        super().__init__(net)
+        torch.manual_seed(3)
+        self.only, self.losses = net(), 0
+
+    def build_model(self):
+        return self.only
+
+    def loss(self, model, batch):
+        self.losses += 1
+        return super().loss(model, batch)
+
+
+def test_the_trial_leaves_model_and_task_as_they_were():
+    task = Same()
+    before = deepcopy(task.only.state_dict())
+    training = plan(task)
+    assert all(torch.equal(value, before[name]) for name, value in task.only.state_dict().items())
+    assert all(parameter.grad is None for parameter in task.only.parameters())
+    assert (task.losses, training.model.found.of_task) == (0, ("losses",))

@@ -290,21 +290,8 @@ def test_a_run_leaves_the_callers_random_numbers_alone():
     assert torch.equal(torch.rand(2), expected)
 
 
-class Halving(nn.Module):
-    """It writes to its own weights whenever it is called."""
-
-    def __init__(self):
-        super().__init__()
-        self.net = plain()
-
-    def forward(self, x):
-        self.net[0].weight.data.mul_(0.5)
-        return self.net(x)
-
-
-@pytest.mark.parametrize("model", [lambda: net(dropout=0.5), Halving], ids=["net", "halving"])
-def test_gradients_in_turn_are_those_of_their_weights_and_stay_as_they_are(model):
-    training = task_of(model)
+def test_gradients_in_turn_are_those_of_their_weights_and_stay_as_they_are():
+    training = task_of(lambda: net(dropout=0.5))
     whole = Trainer(training)._initial
     weights = [factor * whole for factor in (1.0, 0.5)]
     order = [("a-0", 0, 0), ("b-0", 0, 0), ("a-0", 1, 1), ("c-0", 0, 1), ("b-0", 1, 0)]
@@ -472,10 +459,11 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(where, samples):
 class Broken(nn.Module):
     def __init__(self):
         super().__init__()
-        self.inner = nn.Linear(3, 4)
+        self.inner, self.passes = nn.Linear(3, 4), 0
 
     def forward(self, x):
-        if self.training and float(x.sum()) != 0:
+        self.passes += self.training
+        if self.passes > 2:  # more than the trial makes
             raise ValueError("the user's own")
         return self.inner(x)
 
@@ -489,7 +477,7 @@ def test_a_model_that_breaks_fails_the_run_with_its_worker_and_keeps_the_record(
     assert torch.equal(torch.get_rng_state(), before)
     record = raysync.load(str(failed.value).rpartition(" ")[2])
     assert record.summary["status"] == "failed"
-    assert len(entries(record.journal(), object)) == 3
+    assert record.summary["pushes"] == 6, "two of each worker"
 
 
 FULL = "CUDA out of memory. Tried to allocate 20.00 MiB."

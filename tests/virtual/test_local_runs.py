@@ -265,9 +265,10 @@ def test_however_many_steps_the_same_data_comes_in_the_same_order(monkeypatch):
     by_speed = {"paradigm": "asp", "by": "speed", "steps": 8}
     paradigms = [("asp", {}, steps) for steps in (1, 2, 8)] + [("local", by_speed, 8)]
     for name, parameters, steps in paradigms:
-        drawn.clear()
         choice = ParadigmChoice.model_validate({"name": name, **parameters})
-        learn(task(96 // steps, steps, [1.0, 2.5]), choice)
+        training = task(96 // steps, steps, [1.0, 2.5])
+        drawn.clear()  # what the trial has read
+        learn(training, choice)
         assert len(drawn) == 2
         for numbers in drawn.values():
             assert numbers == list(range(len(numbers)))

@@ -17,5 +17,7 @@ class ModuleState:
     """The same of the task."""
     draws_alone: bool = False
     """Whether the training set draws from a generator of its own, which no seed reaches."""
+    sums: bool = False
+    """Whether the loss of a batch is the sum of its samples' losses."""
     needs_gradients: bool = False
     """Whether its metrics need gradients, as a loss about the slope by the input does."""

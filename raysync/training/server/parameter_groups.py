@@ -73,10 +73,10 @@ def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list
 
 
 def _hidden_matrices(module: nn.Module) -> set[int]:
-    """Return the weights of linear and convolution layers, without those of the output layer.
+    """Return the weights of hidden linear and convolution layers.
 
-    Jordan's Muon steps along these. The output layer is taken to be the last one; where its weight
-    is tied to an embedding, it is that layer all the same.
+    Jordan's Muon steps along these. The last layer is taken to be the output layer, also where its
+    weight is tied to an embedding.
     """
     weights = [
         weight

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from raysync.errors import ConfigError
 from raysync.training.models.module_state import ModuleState
 from raysync.training.tasks.task import Task, is_torchmetric
-from raysync.training.worker.buffers import persistent_buffers
+from raysync.training.worker.buffers import check_buffers, persistent_buffers
 
 INTERNAL = ("_parameters", "_buffers", "_modules", "training")
 
@@ -23,12 +23,13 @@ class Inventory:
 
     def __init__(self, module: nn.Module, task: Task) -> None:
         self._module, self._task = module, task
-        self._parameters = dict(module.named_parameters())
-        self._required = {name: each.requires_grad for name, each in self._parameters.items()}
-        self._versions = {name: each._version for name, each in self._parameters.items()}
-        self._values = {name: each.detach().clone() for name, each in self._parameters.items()}
+        self._parameters = named = dict(module.named_parameters())
+        self._required = {name: parameter.requires_grad for name, parameter in named.items()}
+        self._versions = {name: parameter._version for name, parameter in named.items()}
+        self._values = {name: parameter.detach().clone() for name, parameter in named.items()}
         self._moved: dict[str, None] = {}
-        travelling = {each.name for each in persistent_buffers(module)}
+        self._buffers = list(persistent_buffers(module))
+        travelling = {each.name for each in self._buffers}
         self._local_buffers = {
             name: buffer.clone()
             for name, buffer in module.named_buffers()
@@ -39,7 +40,9 @@ class Inventory:
 
     def refuse_foreign(self, loss: Tensor) -> None:
         """Refuse a loss with trainable weights that do not belong to the model."""
-        own = {id(parameter) for parameter in self._module.parameters()}
+        # a model that is cut into stages may have parts in `sequence` alone
+        parts = [self._module, *getattr(self._module, "sequence", ())]
+        own = {id(each) for part in parts for each in _parameters_in(part)}
         for leaf in _leaves(loss):
             if isinstance(leaf, nn.Parameter) and id(leaf) not in own:
                 where = _place_in(self._task, leaf) or f"a parameter of shape {tuple(leaf.shape)}"
@@ -61,8 +64,18 @@ class Inventory:
         own, of_task = self._own(), self._changed_of_task()
         return ModuleState(moved=tuple(self._moved), own=tuple(own), of_task=tuple(of_task))
 
+    def restore_task(self) -> None:
+        """Give the task the attributes back that the steps have changed."""
+        attributes = vars(self._task)
+        for name in [*self._changed_of_task()]:
+            if name in self._of_task:
+                attributes[name] = self._of_task[name]
+            else:
+                del attributes[name]
+
     def compare(self) -> None:
         """Note which parameters a step has moved; refuse what cannot be carried, by name."""
+        check_buffers(self._module, self._buffers)
         now = dict(self._module.named_parameters())
         for name, parameter in now.items():
             if name not in self._parameters:
@@ -103,6 +116,11 @@ class Inventory:
 
     def _changed_of_task(self) -> Iterator[str]:
         yield from _changes(self._of_task, dict(_attributes_of(self._task)))
+
+
+def _parameters_in(part: Any) -> Iterator[nn.Parameter]:
+    if isinstance(part, nn.Module):
+        yield from part.parameters()
 
 
 def _refusal(name: str, what: str, instead: str) -> ConfigError:
@@ -192,7 +210,7 @@ def _place_in(task: Task, parameter: nn.Parameter) -> str:
         if value is parameter:
             return attribute
         if isinstance(value, nn.Module):
-            for name, each in value.named_parameters():
-                if each is parameter:
+            for name, candidate in value.named_parameters():
+                if candidate is parameter:
                     return f"{attribute}.{name}"
     return ""

@@ -19,12 +19,14 @@ from raysync.training.data.batch_reader import SeededSamples, generators_restore
 from raysync.training.data.batches import Batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.models.module_state import ModuleState
+from raysync.training.tasks.supervised import Supervised
 from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
 from raysync.training.trials.inventory import Inventory, is_equal
 from raysync.users_code import reason_of, users_code
 
 TRIED = 32  # the most samples that are tried
 STEP = 1e-3  # the learning rate of the trial
+MARGIN = 0.02  # of a loss, in which a sum and a mean cannot meet
 
 
 def try_task(
@@ -33,7 +35,7 @@ def try_task(
     """Read a few samples, make two training steps with a module, and measure it.
 
     Args:
-        module: fresh, in training mode; what it changes in a step stays changed.
+        module: fresh, in training mode; what a step changes in it stays changed.
 
     Returns:
         The names of the metrics; None if one is a collection, which only an evaluation opens. And
@@ -50,8 +52,8 @@ def try_task(
         size = min(len(indices), count_evaluated(model))
         [evaluated] = evaluated_batches(model, [size])
         names, needs_gradients = _try_metrics_once(task, module.eval(), evaluated)
+        found = replace(found, sums=_is_sum(model, module, indices))
     reset_torchmetrics(task, module)
-    module.train()
     return names, replace(found, needs_gradients=needs_gradients)
 
 
@@ -61,13 +63,17 @@ def _try_steps(task: Task, module: nn.Module, batch: Any) -> ModuleState:
     for number in range(2):
         seed_generators(number)
         loss = _try_loss(task, module, batch)
+        if not bool(torch.isfinite(loss)):
+            break  # of raysync's own data: the run tells which sample it is
         before.refuse_foreign(loss)
         with users_code(f"task {task.name}: loss: backward pass"):
             loss.backward()  # type: ignore[no-untyped-call]
         before.compare()
         _step(module)
         before.take_weights()
-    return before.found
+    found = before.found
+    before.restore_task()
+    return found
 
 
 def _step(module: nn.Module) -> None:
@@ -76,6 +82,25 @@ def _step(module: nn.Module) -> None:
         if parameter.grad is not None:
             parameter.data -= STEP * parameter.grad.to_dense()
         parameter.grad = None
+
+
+def _is_sum(model: InitialModel, module: nn.Module, indices: Sequence[int]) -> bool:
+    """Whether the loss of a batch is the sum of its halves' losses, instead of their mean."""
+    half = len(indices) // 2
+    if not half:
+        return False
+    losses = []
+    for part in (indices[: 2 * half], indices[:half], indices[half : 2 * half]):
+        batch = first_batch(model, part)
+        try:
+            seed_generators(0)
+            losses.append(float(model.task.loss(module, batch).detach()))
+        except Exception:  # some losses do without a training mode, or small batches, others do not
+            return False
+    whole, first, second = losses
+    total = first + second
+    is_small = abs(total) < MARGIN * max(map(abs, losses))
+    return not is_small and abs(whole - total) < MARGIN * abs(total)
 
 
 def _reads_alike(model: InitialModel, indices: Sequence[int]) -> bool:
@@ -115,7 +140,7 @@ def _try_loss(task: Task, module: nn.Module, batch: Any) -> Tensor:
         raise ConfigError(
             f"{where}: must be a scalar tensor, the mean over the batch's samples; got {got}."
         )
-    if not bool(torch.isfinite(loss)):
+    if not bool(torch.isfinite(loss)) and not isinstance(task, Supervised):
         raise ConfigError(
             f"{where}: is {loss.item()} on the first batch, with the initial weights."
         )

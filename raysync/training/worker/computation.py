@@ -14,7 +14,7 @@ from raysync.training.data.batch_reader import BatchReader
 from raysync.training.files.state_file import State
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.local_steps import LocalSteps
-from raysync.training.worker.own_state import Values
+from raysync.training.worker.own_state import OwnState, Values
 
 
 class Before(NamedTuple):
@@ -63,10 +63,10 @@ class WorkerComputation:
         if before.batch == batch:
             self.load_state(deepcopy(before.state))
             gradient.restore_buffers(before.buffers)
-            self._own = deepcopy(before.own)
+            self._own = OwnState.copied(before.own)
         elif self._keeps_before:
             self._before = Before(
-                batch, deepcopy(self.state()), gradient.buffers(), deepcopy(self._own)
+                batch, deepcopy(self.state()), gradient.buffers(), OwnState.copied(self._own)
             )
         gradient.residual = self._residual
         with gradient.own_state.of(self._own) as self._own:

@@ -108,7 +108,7 @@ class GradientComputation:
         modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
         loss = compiled(task.loss) if group.compile else task.loss
         self._replicas = [
-            _Replica(loss, copied, device, group, found)
+            _Replica(loss, copied, device, group, found=found)
             for copied, device in zip(modules, devices, strict=True)
         ]
         self._devices = list(

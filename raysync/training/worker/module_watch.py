@@ -1,8 +1,9 @@
-"""Notices what a module changes in a step although it did not in the trial before the run."""
+"""Notices what a module begins to change only after the trial before the run."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Any
 
 from torch import nn
 
@@ -21,31 +22,33 @@ class ModuleWatch:
 
     def __init__(self, module: nn.Module, moved: Collection[str]) -> None:
         self._module, self._steps = module, 0
-        named = list(module.named_parameters())
-        self._names = {name for name, _ in named}
-        self._parameters = [
-            (name, parameter, parameter.requires_grad, name in moved) for name, parameter in named
-        ]
-        self._versions = self._read()
+        named = dict(module.named_parameters())
+        self._names, self._parameters = list(named), list(named.values())
+        self._still = [parameter for name, parameter in named.items() if name not in moved]
+        self._still_names = [name for name in named if name not in moved]
+        self._required = self._read_required()
+        self._versions = self._read_versions()
 
-    def _read(self) -> list[int]:
-        return [
-            -1 if is_moved else parameter._version for _, parameter, _, is_moved in self._parameters
-        ]
+    def _read_required(self) -> list[bool]:
+        return [parameter.requires_grad for parameter in self._parameters]
+
+    def _read_versions(self) -> list[int]:
+        return [parameter._version for parameter in self._still]
 
     def check(self) -> None:
         """Raise `ConfigError` with the name of a parameter that began to change in this step."""
         self._steps += 1
-        for name, parameter, required, _ in self._parameters:
-            if parameter.requires_grad != required:
-                what = "begins to require a gradient" if not required else "is frozen"
-                raise self._error(name, what)
-        if (versions := self._read()) != self._versions:
-            index = next(i for i, version in enumerate(versions) if version != self._versions[i])
-            raise self._error(self._parameters[index][0], "is changed in place by the model")
+        if (required := self._read_required()) != self._required:
+            index = _first_difference(required, self._required)
+            what = "begins to require a gradient" if required[index] else "is frozen"
+            raise self._error(self._names[index], what)
+        if (versions := self._read_versions()) != self._versions:
+            index = _first_difference(versions, self._versions)
+            raise self._error(self._still_names[index], "is changed in place by the model")
         if self._steps <= FIRST_STEPS or self._steps % EVERY == 0:
+            known = set(self._names)
             for name, _ in self._module.named_parameters():
-                if name not in self._names:
+                if name not in known:
                     raise self._error(name, "comes into being")
 
     def _error(self, name: str, what: str) -> ConfigError:
@@ -54,3 +57,8 @@ class ModuleWatch:
             " what is trained and what travels must be the same from the first step on. Do it in"
             " build_model, in __init__ or in train()."
         )
+
+
+def _first_difference(now: list[Any], before: list[Any]) -> int:
+    pairs = enumerate(zip(now, before, strict=True))
+    return next(index for index, (one, other) in pairs if one != other)

@@ -35,6 +35,11 @@ class OwnState:
         self._places += _plain_places(task)
         self._initial = deepcopy(self._read())
 
+    @staticmethod
+    def copied(values: Values | None) -> Values | None:
+        """Copy the values of a worker; a hidden state is cut off from the passes that made it."""
+        return None if values is None else [_copied(value) for value in values]
+
     @contextmanager
     def of(self, values: Values | None) -> Iterator[Values]:
         """Give the modules the values of a worker, if any, and return what the block leaves."""
@@ -42,12 +47,13 @@ class OwnState:
         if not self._places:
             yield left
             return
+        outside = self._read()  # an evaluation has the task's, too
         self._write(deepcopy(self._initial) if values is None else values)
         try:
             yield left
         finally:
             left += self._read()
-            self._write(self._initial)
+            self._write(outside)
 
     def _read(self) -> Values:
         return [attributes.get(name, ABSENT) for attributes, name in self._places]
@@ -62,7 +68,7 @@ class OwnState:
     def plain(self, values: Values | None) -> dict[str, Any]:
         """Return the values that a checkpoint can hold, by number of their place."""
         return {
-            str(index): value
+            str(index): value.detach() if isinstance(value, Tensor) else value
             for index, value in enumerate(values or [])
             if isinstance(value, (*PLAIN, Tensor))
         }
@@ -70,6 +76,14 @@ class OwnState:
     def from_plain(self, saved: dict[str, Any]) -> Values:
         """Return the values of a checkpoint, with initial ones for what it could not hold."""
         return [saved.get(str(index), value) for index, value in enumerate(deepcopy(self._initial))]
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, list | tuple) and type(value) in (list, tuple):
+        return type(value)(map(_copied, value))
+    return deepcopy(value)
 
 
 def _places(module: nn.Module, own: Sequence[str]) -> Iterator[tuple[dict[str, Any], str]]:
