@@ -108,7 +108,8 @@ def sweep(
         f" {display_name(record.path)}"
     )
     if ending == "interrupted":
-        say(f"Interrupted. To resume: raysync sweep --resume {folder}")
+        begun = f"{len(record.table)} of {plan.total} trials began"
+        say(f"Interrupted: {begun}. To resume: raysync sweep --resume {folder}")
         raise typer.Exit(130)
     if ending == "out of time":
         budget_s, ends = plan.sweep.time_budget_s, record.ends.values()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -24,6 +24,7 @@ from raysync.record.reader import RunRecord
 from raysync.record.resumption import is_over
 from raysync.record.storage import display_name, experiment_folder, is_uri
 from raysync.record.writer import MODEL_FILES
+from raysync.results.collection import OF_RESULTS
 
 if TYPE_CHECKING:
     from raysync.running.engines import Engine, WatchCallback
@@ -83,10 +84,7 @@ def _train_in_session(
                 say(f"To resume: raysync compare --resume {masked(str(comparison.location))}")
             raise
         # before the shutdown of Ray, which takes seconds, or more where Ray is stuck
-        summaries = {
-            label: [record.summary if record else None for record in runs]
-            for label, runs in done.items()
-        }
+        summaries = {label: _summaries(runs) for label, runs in done.items()}
         print_table(summaries, experiment, seeds, training.primary)
         print_divergences(summaries)
         if comparison is not None:
@@ -101,6 +99,22 @@ def _train_in_session(
         say_where_the_model_is([record for runs in done.values() for record in runs])
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)
+
+
+def _summaries(runs: Sequence[RunRecord | None]) -> list[dict[str, Any] | None]:
+    """Return the summaries of a paradigm's runs; beside whole ones, early ends have no results."""
+    has_whole = any(record is not None and record.end.kind == "done" for record in runs)
+    return [
+        None
+        if record is None
+        else record.summary
+        if record.end.kind == "done" or not has_whole
+        else {
+            key: None if key.startswith(OF_RESULTS) else value
+            for key, value in record.summary.items()
+        }
+        for record in runs
+    ]
 
 
 def _print_answer(

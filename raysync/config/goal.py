@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field
 
 from raysync.config.base import Strict
 from raysync.config.target import Target
-from raysync.core.metrics import MODES, Mode, PrimaryMetric
+from raysync.core.metrics import MODES, Mode, PrimaryMetric, reaches
 
 OF_WORK = ("progress", "samples", "training_iteration")
 SECONDS = "seconds"
@@ -59,7 +59,7 @@ class StopGoal(Strict):
         """Whether the goal is reached; NaN and None do not reach it."""
         if value is None:
             return False
-        return value >= self.value if self.direction(primary) == "max" else value <= self.value
+        return reaches(value, self.value, rises=self.direction(primary) == "max")
 
     def target(self, primary: PrimaryMetric) -> Target | None:
         """Return the goal as a target of training; None: its metric is no quality of a model."""
@@ -76,11 +76,17 @@ class StopGoal(Strict):
 
 def _listed(value: object) -> object:
     """Expand `{accuracy: 0.9, progress: 0.5}` and a single goal to a list of goals."""
+    if isinstance(value, list | tuple):
+        return [goal for each in value for goal in _as_list(_listed(each))]
     if not isinstance(value, dict):
         return value
     if "metric" in value and "value" in value:
         return [value]
     return [{"metric": metric, "value": bound} for metric, bound in value.items()]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 Goals = Annotated[tuple[StopGoal, ...], BeforeValidator(_listed)]

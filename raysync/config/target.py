@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from raysync.config.base import Strict
+from raysync.core.metrics import reaches
 
 
 class Target(Strict):
@@ -63,7 +64,7 @@ class Target(Strict):
         """Whether a value of the metric meets the target; NaN and None do not."""
         if value is None:
             return False
-        return value >= self.value if self.rises else value <= self.value
+        return reaches(value, self.value, rises=self.rises)
 
     def plain(self) -> dict[str, Any]:
         """Return the target as in the file."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from math import exp, inf, isnan
+from math import exp, inf, isclose, isnan
 from typing import Any, Literal
 
 Mode = Literal["max", "min"]
 
 RESERVED = ("mark", "progress", "version", "at")  # A journal's line has these beside the metrics.
 LOSS = "loss"  # every evaluation has it
+FLOAT32_ROUNDING = 2.0**-23
 LARGEST_EXPONENT = 709.0  # of e in a float; a model with a larger loss is about to diverge
 
 
@@ -45,6 +46,15 @@ ACCURACY = PrimaryMetric("accuracy", "max")  # a fraction of 1
 PERPLEXITY = PrimaryMetric("perplexity", "min")  # e to the mean cross-entropy: 1 at best
 # the metrics whose name alone says the direction
 MODES: dict[str, Mode] = {"accuracy": "max", "loss": "min", "perplexity": "min"}
+
+
+def reaches(value: float, bound: float, *, rises: bool) -> bool:
+    """Return whether a metric is at a bound or beyond it, to the digits of a float32.
+
+    77 of 100 are 0.76999998 as a mean of float32, and reach 0.77.
+    """
+    is_beyond = value >= bound if rises else value <= bound
+    return is_beyond or isclose(value, bound, rel_tol=FLOAT32_ROUNDING)
 
 
 def value_of(metrics: Mapping[str, float], name: str) -> float | None:

@@ -8,6 +8,7 @@ from functools import cached_property
 from math import isfinite
 from typing import Any
 
+from raysync.config.yaml_reading import read_yaml
 from raysync.core.metrics import ACCURACY, MODES, PrimaryMetric
 from raysync.record.reader import RunRecord
 from raysync.record.run_end import RunEnd
@@ -54,6 +55,8 @@ class SearchCourse:
     metric: PrimaryMetric
     trials: Sequence[SearchedTrial]
     """Of the search itself, in its order, without the repeats of the best settings."""
+    choices: Sequence[Any] = ()
+    """The paradigms of the grid, as its file has them."""
 
     @cached_property
     def best(self) -> SearchedTrial | None:
@@ -70,6 +73,12 @@ class SearchCourse:
 
     def tried(self, paradigm: str) -> int:
         return sum(trial.paradigm == paradigm for trial in self.trials)
+
+    @property
+    def untried(self) -> list[Any]:
+        """The paradigms of the grid that no trial has."""
+        tried = [read_yaml(trial.paradigm, "a paradigm") for trial in self.trials]
+        return [choice for choice in self.choices if choice not in tried]
 
     @property
     def repeated(self) -> int:
@@ -110,6 +119,7 @@ def course_of(sweep: SweepRecord) -> SearchCourse | None:
             _trial(number, note, records.get(note.name), name)
             for number, note in enumerate(searched)
         ],
+        choices=settings.grid.get("paradigm", ()),
     )
 
 

@@ -10,7 +10,7 @@ from raysync.record.event_text import seconds
 from raysync.results.collection import CODE_DIGITS, CollectedRun, Collection
 from raysync.results.columns import metric_text, target_text, with_interval
 from raysync.results.comparison import Repeat
-from raysync.results.grouping import stop_text
+from raysync.results.grouping import setting_text, stop_text
 from raysync.results.ranking import Leader, Ranking, Standings, Sure
 from raysync.results.search_course import SearchCourse, SearchedTrial
 
@@ -65,7 +65,7 @@ def answer(ranking: Ranking) -> str:
     if not ranking.target and final is not None:
         target = target_text(ranking.criteria)
         parts.append(f"No repeat reached {target}." if target else "No target was given.")
-        parts += _quality_texts(final)
+        parts += _quality_texts(final, has_target=bool(target))
     if times.leader.sure == "none":
         parts.append("No run did its whole work.")
     else:
@@ -89,14 +89,17 @@ def scenario_answer(ranking: Ranking) -> str:
     return f"{ranking.scenario}: {answer(ranking)}" if ranking.scenario else answer(ranking)
 
 
-def _quality_texts(final: Standings) -> list[str]:
+def _quality_texts(final: Standings, *, has_target: bool) -> list[str]:
     """Describe the leader by the last model, at equal work or time, or why there is none."""
     compared = final.compared
     heading = final.measure.heading
     if compared is not None and compared.cause == "unequal ends":
+        if len(final.ranked) < 2:
+            return []
+        instead = "" if has_target else ", or with a target,"
         return [
             f"No paradigm leads by {heading}: the runs ended after unequal work. Without the"
-            " settings that end runs early, or with a target, they can be compared."
+            f" settings that end runs early{instead} they can be compared."
         ]
     if final.leader.sure == "none":
         return []
@@ -224,6 +227,9 @@ def search_text(course: SearchCourse) -> str:
                 for paradigm, each in course.best_of_paradigms.items()
             ]
             parts.append(f"The best of each paradigm, which are compared: {'; '.join(texts)}.")
+    if course.untried:
+        names = listed([setting_text(choice) for choice in course.untried])
+        parts.append(f"The search never tried {names}.")
     if course.repeated:
         parts.append(f"{course.repeated} trials have the settings of earlier ones.")
     ended: dict[str, list[float]] = {}

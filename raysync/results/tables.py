@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from raysync.config import Published
-from raysync.results.collection import CollectedRun, Collection, by_seed
+from raysync.results.collection import OF_RESULTS, CollectedRun, Collection, by_seed
 from raysync.results.columns import (
     OF_LOSSES,
     WHOLE_WORK,
@@ -67,8 +67,9 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
             runs = [] if middle is None else [middle]
             row["seed"] = None if middle is None else middle.seed
         for measure in measures:
+            counted = of_equal_work(runs) if measure.key.startswith(OF_RESULTS) else runs
             row |= _estimate_columns(
-                measure.key, estimate([run.value(measure.key) for run in runs])
+                measure.key, estimate([run.value(measure.key) for run in counted])
             )
         if published is not None:
             row |= _published_columns(published, paradigm, groups)
@@ -78,6 +79,11 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
     frame[numbers] = frame[numbers].apply(pd.to_numeric)
     frame.index.name = "paradigm"
     return frame
+
+
+def of_equal_work(runs: Sequence[CollectedRun]) -> Sequence[CollectedRun]:
+    """Return the runs that did their work, if any did: a mean with others is of no work."""
+    return [run for run in runs if run.end.kind == "done"] or runs
 
 
 def _repeat_columns(collection: Collection, scenario: str, paradigm: str) -> dict[str, Any]:

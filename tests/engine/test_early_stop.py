@@ -164,6 +164,11 @@ GOALS = (
     ({"accuracy": 0.6}, lambda line, _: line.metrics["accuracy"] >= 0.6, True),
     ([{"metric": "loss", "value": 2, "mode": "max"}], lambda line, _: line.loss >= 2, False),
     ({"metric": "score", "value": 0.5}, lambda line, _: line.metrics["score"] >= 0.5, True),
+    (
+        [{"loss": 0.4}, {"accuracy": 0.6}],
+        lambda line, _: line.loss <= 0.4 or line.metrics["accuracy"] >= 0.6,
+        True,
+    ),
     ({"progress": 0.5}, lambda line, _: line.progress >= 0.5, True),
     ({"samples": 30}, lambda line, _: line.progress * 60 >= 30, True),
     ({"seconds": 3}, lambda line, _: line.at >= 3, False),

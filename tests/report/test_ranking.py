@@ -405,3 +405,21 @@ def test_columns_of_each_kind():
     assert keys(RMSE, met)[:3] == ["final_rmse", "time_to_target_s", "seconds"]
     assert "converged_accuracy" not in keys(RMSE, met)
     assert len(set(keys(ACCURACY, met))) == len(keys(ACCURACY, met))
+
+
+def test_a_mean_is_of_whole_works_where_there_are_any(made):
+    whole = times(20, accuracy=0.9)[0]
+    cut = whole | {"end": "cut", "ended_by": "stop.after_s", "progress": 0.2, "final_accuracy": 0.1}
+    frame = table(made({"bsp": [whole, cut, whole], "asp": [cut, cut, cut]}))
+    assert frame.loc["bsp", ["final_accuracy", "final_accuracy_count"]].tolist() == [0.9, 2]
+    assert frame.loc["asp", ["final_accuracy", "final_accuracy_count"]].tolist() == [
+        pytest.approx(0.1),
+        3,
+    ]
+
+
+def test_one_paradigm_is_not_told_about_others(made):
+    patience = {"end": "cut", "ended_by": "stop.patience", "progress": 0.2}
+    one = {"asp": times(None, None, **patience)}
+    assert "leads" not in answer(made(one))
+    assert "leads" in answer(made(one | {"bsp": times(None, None, **patience)}))

@@ -27,7 +27,7 @@ from tests.builders.reports import BASE
 
 LR = "update.lr"
 SEARCH = {
-    "grid": {"paradigm": ["bsp", "asp"], "seed": [0, 1]},
+    "grid": {"paradigm": ["bsp", "asp", {"name": "ssp", "staleness": 9}], "seed": [0, 1]},
     "sample": {LR: {"loguniform": [0.001, 1.0]}},
     "search": {"name": "optuna"},
     "samples": 6,
@@ -112,6 +112,7 @@ def test_it_is_said_and_drawn(searched):
     text, best = search_text(collection.search), collection.search.best
     assert text in markdown(collection)
     assert tells(text, f"6 {best.settings['paradigm']} {best.settings[LR]:g}")
+    assert tells(text, "ssp(staleness=9)"), "which was never tried"
     assert tells(text, "sweep.scheduler")
     [figure] = [figure for figure in figures_in(collection, "") if figure.key == "search"]
     drawn = {trace["name"]: trace["x"] for trace in figure.traces}

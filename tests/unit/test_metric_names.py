@@ -5,7 +5,7 @@ from math import e, inf, nan
 import pytest
 
 from raysync.core.journal import Evaluation, decode
-from raysync.core.metrics import ACCURACY, PERPLEXITY, known, refusal, value_of
+from raysync.core.metrics import ACCURACY, PERPLEXITY, known, reaches, refusal, value_of
 from raysync.errors import ConfigError
 from tests.builders.messages import naming, tells
 
@@ -67,3 +67,18 @@ def test_a_line_with_other_metrics_is_no_line(metrics, says):
     text += metrics + "}}"
     with pytest.raises(ConfigError, match=naming(says)):
         decode(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "bound", "rises", "is_reached"),
+    [
+        (0.7699999809265137, 0.77, True, True),  # 77 of 100 as a mean of float32
+        (0.76, 0.77, True, False),
+        (0.4000000059604645, 0.4, False, True),
+        (0.41, 0.4, False, False),
+        (float("nan"), 0.4, True, False),
+        (0.9, 0.9, True, True),
+    ],
+)
+def test_a_bound_is_reached_to_the_digits_of_a_float32(value, bound, rises, is_reached):
+    assert reaches(value, bound, rises=rises) == is_reached
