@@ -32,7 +32,7 @@ from raysync.config.resume_changes import (
 )
 from raysync.config.secret_masking import MASK
 from raysync.core.metrics import LOSS
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, RunFailed
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.resumption import check_gone, is_over
 from raysync.record.storage import (
@@ -347,7 +347,8 @@ def run(
         The record, and how the sweep ended.
 
     Raises:
-        ConfigError: none of the trials could begin, or the time budget was over before.
+        ConfigError: none of the trials could begin.
+        RunFailed: the time budget was over before one began.
     """
     connection, folder = Connection(notify, address), plan.trials.folder
     if plan.count <= 0 and not _repeats_of_best(plan):
@@ -370,7 +371,7 @@ def run(
                 download(folder / RECORDS, without=[CHECKPOINTS])
             write_table(folder)
     if ending == "out of time" and not notes(folder):
-        raise ConfigError(
+        raise RunFailed(
             f"sweep.time_budget_s: {plan.sweep.time_budget_s:g} s were over before a trial began."
         )
     return load_sweep(folder), ending
