@@ -20,6 +20,7 @@ from raysync.errors import ConfigError
 from raysync.predict.step_times import json_stream, time_spans, trace_files
 from raysync.predict.step_times.rank_step_times import read
 from tests.builders.messages import Telling, naming, tells
+from tests.builders.profiles import sized, step, trace, work
 
 
 def profiled(folder, ranks=2, active=4):
@@ -66,23 +67,6 @@ def test_real_traces_of_torch_s_profiler(tmp_path):
     assert read([f"{name}.gz" for name in names]).steps == steps.steps
 
 
-def step(number, dur=1000.0, **more):
-    return {
-        "ph": "X",
-        "cat": "user_annotation",
-        "name": f"ProfilerStep#{number}",
-        "ts": number * 2000,
-        "dur": dur,
-        **more,
-    }
-
-
-def trace(tmp_path, name, *events, **more):
-    path = tmp_path / name
-    path.write_text(json.dumps({"traceEvents": [{"ph": "M", "name": "x"}, *events], **more}))
-    return str(path)
-
-
 def test_ranks_are_known_by_their_traces_and_may_have_several_files(tmp_path):
     info = {rank: {"distributedInfo": {"rank": rank}} for rank in (2, 10)}
     files = [
@@ -127,10 +111,6 @@ def test_the_same_rank_twice(tmp_path):
     files = [trace(tmp_path, name, step(0), **info) for name in ("a.json", "b.json")]
     with pytest.raises(ConfigError, match=naming("b.json: ProfilerStep#0 a.j")):
         read(files)
-
-
-def work(ts, dur, name="aten::mm", cat="cpu_op"):
-    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur}
 
 
 COLLECTIVES = {
@@ -506,19 +486,6 @@ def test_whether_steps_may_include_waiting_is_known(tmp_path):
 
 
 # ---- what a step exchanges ----
-
-
-def sized(name, count_in, count_out, ts=400, cat="kernel", **more):
-    """A collective as torch writes it for NCCL."""
-    args = {
-        "Collective name": name,
-        "In msg nelems": count_in,
-        "Out msg nelems": count_out,
-        "Group size": 4,
-        "dtype": "Float",
-        **more,
-    }
-    return {**work(ts, 100, "record_param_comms" if cat == "cpu_op" else "nccl", cat), "args": args}
 
 
 @pytest.mark.parametrize(

@@ -87,9 +87,14 @@ class Communication:
         exposed: Numbers = both.within(begins, ends) - work.within(begins, ends)
         return exposed.round(3)  # to nanoseconds, since sums differ a little
 
-    def reduced_after(self, begins: Numbers) -> Numbers | None:
-        """Return the bytes that are reduced after each time, until the next; None: unknown."""
-        sizes = self._gpu.sizes or self._cpu.sizes
+    def reduced_after(self, on_cpu: Numbers, on_gpu: Numbers) -> Numbers | None:
+        """Return the bytes that are reduced after each time, until the next; None: unknown.
+
+        Args:
+            on_cpu: the times for collectives that are known by their launches alone.
+            on_gpu: the times for those that run on a GPU.
+        """
+        sizes, begins = (self._gpu.sizes, on_gpu) if self._gpu.sizes else (self._cpu.sizes, on_cpu)
         if not sizes:
             return None
         at, size = np.array(sizes).T

@@ -1,4 +1,7 @@
-"""Step times in traces of torch's profiler: `ProfilerStep#N`, from a `prof.step()` to the next."""
+"""Step times in traces of torch's profiler: `ProfilerStep#N`, from a `prof.step()` to the next.
+
+On a GPU from the end of the step before to that of the last kernel that it launched.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,7 @@ from raysync.config.durations import Steps, by_number
 from raysync.config.table_columns import listed
 from raysync.errors import ConfigError
 from raysync.predict.step_times.collectives import Communication
+from raysync.predict.step_times.launched_kernels import LaunchedKernels
 from raysync.predict.step_times.trace_files import US, TraceEvent, TraceFile, seconds_of
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
@@ -65,14 +69,16 @@ class Profiles:
 class TorchTrace:
     def __init__(self) -> None:
         self.steps: list[tuple[int, TraceEvent]] = []
-        self._communication = Communication()
+        self._communication, self._kernels = Communication(), LaunchedKernels()
 
     def add(self, event: TraceEvent) -> None:
         us, match = event.get("dur"), PROFILER_STEP.fullmatch(str(event.get("name")))
         if match is not None:
             if not str(event.get("cat")).startswith("gpu"):  # the GPU's part of a step
                 self.steps.append((int(match[1]), event))
-        elif isinstance(us, float) and us > 0:
+            return
+        self._kernels.add(event)
+        if isinstance(us, float) and us > 0:
             self._communication.add(event, us)
 
     def add_to(self, rank: ProfiledRank, name: str, trace: TraceFile) -> None:
@@ -85,19 +91,24 @@ class TorchTrace:
         if not self.steps:
             raise ConfigError(f"{path}: a trace, but {NO_STEPS}.")
         self.steps.sort(key=lambda step: step[1]["ts"])
-        seconds = [seconds_of(step, f"{path}: ProfilerStep#{n}") for n, step in self.steps]
-        begins = np.array([step["ts"] for _, step in self.steps])
-        ends = begins + np.array(seconds) / US
+        lasted = [seconds_of(step, f"{path}: ProfilerStep#{n}") for n, step in self.steps]
+        launched = np.array([step["ts"] for _, step in self.steps])
+        on_cpu = launched + np.array(lasted) / US
+        begins, ends = self._kernels.spans(launched, on_cpu)
+        seconds = np.array(lasted) + ((ends - on_cpu) - (begins - launched)) * US
         exposed = self._communication.exposed_us(begins, ends) * US
-        sizes = self._communication.reduced_after(begins)
+        sizes = self._communication.reduced_after(launched, begins)
         for index, (number, _) in enumerate(self.steps):
             if number in rank.steps:
                 raise ConfigError(_duplicate_text(number, path, rank.steps[number].path, name))
-            exposed_s = float(exposed[index])
-            if seconds[index] <= exposed_s:
-                raise ConfigError(f"{path}: ProfilerStep#{number} does nothing but communicate.")
+            exposed_s, step_s = float(exposed[index]), float(seconds[index])
+            if step_s <= exposed_s:
+                raise ConfigError(
+                    f"{path}: ProfilerStep#{number} does nothing but communicate, or ends before"
+                    " the kernels of the step before it."
+                )
             size = None if sizes is None else float(sizes[index])
-            rank.steps[number] = ProfiledStep(path, seconds[index] - exposed_s, exposed_s, size)
+            rank.steps[number] = ProfiledStep(path, step_s - exposed_s, exposed_s, size)
         base_us = trace.base_us(begins[0])
         if base_us is not None:
             rank.spans_us.append((base_us + begins[0], base_us + ends[-1]))
