@@ -525,9 +525,11 @@ def test_the_bytes_are_those_of_most_steps_on_all_ranks(tmp_path):
 
 
 def test_the_time_of_communication_alone_is_known_by_rank(tmp_path):
+    hidden = [work(0, 3000, "gemm", "kernel")]
+    hidden += [work(at, 9, "ncclDevKernel_AllReduce_Sum", "kernel") for at in (500, 2500)]
     files = [
         trace(tmp_path, "a.json", *ddp(0, 400.0), *ddp(1, 200.0)),
-        trace(tmp_path, "b.json", *map(step, range(2))),
+        trace(tmp_path, "b.json", *map(step, range(2)), *hidden),
     ]
     assert read(files).exposed_s == pytest.approx({"a": 700e-6, "b": 0.0})
 

@@ -18,8 +18,9 @@ import numpy as np
 from raysync.config.durations import Steps, by_number
 from raysync.config.table_columns import listed
 from raysync.errors import ConfigError
-from raysync.predict.step_times.collectives import Communication
+from raysync.predict.step_times.collectives import Collective, Communication
 from raysync.predict.step_times.launched_kernels import LaunchedKernels
+from raysync.predict.step_times.replicas import groups_of_gradients, reduced
 from raysync.predict.step_times.trace_files import US, TraceEvent, TraceFile, seconds_of
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
@@ -36,13 +37,15 @@ class ProfiledStep:
     path: Path
     seconds: float
     exposed_s: float
-    exchanged_bytes: float | None
-    """The bytes of its reductions; None: unknown."""
+    moved: Mapping[Collective, float]
+    """The bytes of its collectives; 0: unknown."""
 
 
 @dataclass
 class ProfiledRank:
     steps: dict[int, ProfiledStep] = field(default_factory=dict)
+    world_size: int | None = None
+    """The ranks of its program, where the trace says it."""
     spans_us: list[tuple[float, float]] = field(default_factory=list)
     """The begin of the first and the end of the last step of each trace, since 1970, if known."""
 
@@ -97,7 +100,7 @@ class TorchTrace:
         begins, ends = self._kernels.spans(launched, on_cpu)
         seconds = np.array(lasted) + ((ends - on_cpu) - (begins - launched)) * US
         exposed = self._communication.exposed_us(begins, ends) * US
-        sizes = self._communication.reduced_after(launched, begins)
+        moved = self._communication.moved_after(launched, begins)
         for index, (number, _) in enumerate(self.steps):
             if number in rank.steps:
                 raise ConfigError(_duplicate_text(number, path, rank.steps[number].path, name))
@@ -107,8 +110,8 @@ class TorchTrace:
                     f"{path}: ProfilerStep#{number} does nothing but communicate, or ends before"
                     " the kernels of the step before it."
                 )
-            size = None if sizes is None else float(sizes[index])
-            rank.steps[number] = ProfiledStep(path, step_s - exposed_s, exposed_s, size)
+            rank.steps[number] = ProfiledStep(path, step_s - exposed_s, exposed_s, moved[index])
+        rank.world_size = trace.world_size
         base_us = trace.base_us(begins[0])
         if base_us is not None:
             rank.spans_us.append((base_us + begins[0], base_us + ends[-1]))
@@ -128,7 +131,8 @@ def read_profiles(
         names: file -> the rank by its name.
 
     Raises:
-        ConfigError: a rank lacks steps before its last one, or one is given twice.
+        ConfigError: a rank lacks steps before its last one, or one is given twice; or the ranks
+            are no replicas.
     """
     found: dict[str, ProfiledRank] = defaultdict(ProfiledRank)
     for trace, reader in traces:
@@ -144,13 +148,16 @@ def read_profiles(
             f"Ranks did nothing but communicate for {span} of their time, mostly waiting for"
             " others; step times do not include it."
         )
-    sizes = [step.exchanged_bytes for rank in ranks.values() for step in rank.steps.values()]
-    known = [size for size in sizes if size is not None]
+    moved = {name: [rank.steps[n].moved for n in numbers] for name, rank in ranks.items()}
+    worlds = [rank.world_size for rank in ranks.values() if rank.world_size is not None]
+    groups = groups_of_gradients(moved, max(worlds, default=None))
+    sizes = [reduced(each, groups) for of_rank in moved.values() for each in of_rank]
+    known = [size for size in sizes if size > 0]
     return Profiles(
         steps={name: tuple(rank.steps[n].seconds for n in numbers) for name, rank in ranks.items()},
         remarks=tuple(remarks),
         may_wait=max(shares) < LITTLE,
-        exchanged_bytes=round(median(known)) if known else None,
+        exchanged_bytes=(round(median(known)) or None) if known else None,
         exposed_s={name: rank.exposed_s for name, rank in ranks.items()},
     )
 
