@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import fmean, median_low
 
 from raysync.config import ParadigmChoice
@@ -141,11 +142,14 @@ def predict(
         ConfigError: a paradigm does not work with that many workers, or with that exchange.
         RunFailed: a process was lost, by want of memory for example.
     """
+    every = times.steps_per_exchange
+    steps = options.steps or times.shortest // every * every
     ranks = MeasuredRanks(
-        steps=times.steps,
+        steps=times.between_exchanges,
         batch_size=options.batch_size or times.batch_size,
-        steps_each=options.steps or times.shortest,
+        steps_each=every * ceil(steps / every),
         exchange=options.exchange,
+        steps_per_push=every,
     )
     check_axes(ranks, options.axes)
     choices = choices or standard_paradigms(len(times.steps))
@@ -268,7 +272,7 @@ def may_hide_waits(times: RankStepTimes) -> bool:
 def _remarks(
     times: RankStepTimes, ranks: MeasuredRanks, predictions: Iterable[Prediction]
 ) -> Iterator[str]:
-    steps = ranks.steps_each
+    steps, fewest = ranks.steps_each, FEWEST * STEPS_A_BLOCK * times.steps_per_exchange
     if may_hide_waits(times):
         yield (
             "If ranks wait for each other inside a step, all steps last as long as the slowest"
@@ -277,10 +281,8 @@ def _remarks(
         )
     if steps > times.shortest and times.shortest == times.longest:
         yield f"The workload is longer than the {times.shortest:,} steps of a rank: they repeat."
-    if steps < FEWEST * STEPS_A_BLOCK:
-        yield (
-            f"{steps} steps a rank are too few for intervals, which need {FEWEST * STEPS_A_BLOCK}."
-        )
+    if steps < fewest:
+        yield f"{steps} steps a rank are too few for intervals, which need {fewest}."
     if any(each.dropped for each in predictions):
         yield "Samples per second count applied samples only; dropped pushes do not count."
     if any(each.candidate.choice.name == "balanced" for each in predictions):

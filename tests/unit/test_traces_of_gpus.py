@@ -46,10 +46,10 @@ def computing(us):
 
 
 def reducing(us, whole_us):
-    """Compute, and reduce as many numbers as the step's own until the slowest rank is done."""
+    """Compute, and reduce until the slowest rank is done: in each step one number more."""
 
     def kernels(number, begin):
-        reduced = sized("allreduce", number, number, begin + us)
+        reduced = sized("allreduce", 100 + number, 100 + number, begin + us)
         last = work(begin + whole_us, 10, "adam", "kernel")
         return [work(begin, us, "gemm", "kernel"), {**reduced, "dur": whole_us - us}, last]
 
@@ -110,6 +110,6 @@ def test_one_training_has_one_answer_whether_or_not_the_cpu_reads_each_loss(tmp_
     idle = 120 if reads else 10
     expected = {f"rank{n}": (12 * (us + 10) + idle) * 1e-6 for n, us in enumerate((400, 1200))}
     assert {rank: sum(each) for rank, each in times.steps.items()} == pytest.approx(expected)
-    assert times.exchanged_bytes == 26  # 4 bytes times the median of 1 to 12
+    assert times.exchanged_bytes == 426  # 4 bytes times the median of 101 to 112
     [bsp] = predict(times, PredictionOptions(), paradigms_in(["bsp"])).predictions
     assert bsp.seconds == pytest.approx(expected["rank1"])

@@ -53,7 +53,9 @@ class RankStepTimes:
     may_wait: bool = False
     """Whether a step may include waiting for other ranks, as far as the source says."""
     exchanged_bytes: int | None = None
-    """The bytes of the gradients of a step, where the source says it."""
+    """The bytes of the gradients of an exchange, where the source says it."""
+    steps_per_exchange: int = 1
+    """The steps from an exchange to the next: more than one where gradients accumulate."""
     exposed_s: Mapping[str, float] | None = None
     """Rank -> the mean seconds a step in which it did nothing but communicate, which are not in
     `steps`; None: unknown.
@@ -66,6 +68,15 @@ class RankStepTimes:
     @property
     def longest(self) -> int:
         return max(map(len, self.steps.values()))
+
+    @property
+    def between_exchanges(self) -> Steps:
+        """Rank -> the seconds from an exchange to the next, of as many as are whole."""
+        every = self.steps_per_exchange
+        return {
+            rank: tuple(map(sum, zip(*[iter(seconds)] * every, strict=False)))
+            for rank, seconds in self.steps.items()
+        }
 
 
 def read(

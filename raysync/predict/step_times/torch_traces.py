@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 import numpy as np
 
 from raysync.config.durations import Steps, by_number
 from raysync.config.table_columns import listed
 from raysync.errors import ConfigError
-from raysync.predict.step_times.collectives import Collective, Communication
+from raysync.predict.step_times.collectives import Communication, Group
 from raysync.predict.step_times.launched_kernels import LaunchedKernels
-from raysync.predict.step_times.replicas import groups_of_gradients, reduced
+from raysync.predict.step_times.replicas import Moved, groups_of_gradients, reduced
 from raysync.predict.step_times.trace_files import US, TraceEvent, TraceFile, seconds_of
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
@@ -30,6 +30,8 @@ NO_STEPS = (
 )
 LITTLE = 0.01
 """If communication has a smaller share of a step, it was hardly recognised."""
+MUCH = 0.1
+"""A step that reduces a smaller share of what others do exchanges measures, and no gradients."""
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,7 @@ class ProfiledStep:
     path: Path
     seconds: float
     exposed_s: float
-    moved: Mapping[Collective, float]
-    """The bytes of its collectives; 0: unknown."""
+    moved: Moved
 
 
 @dataclass
@@ -66,6 +67,7 @@ class Profiles:
     may_wait: bool
     """Whether hardly anything was found in which ranks wait for each other."""
     exchanged_bytes: int | None
+    steps_per_exchange: int
     exposed_s: Mapping[str, float]
 
 
@@ -151,15 +153,41 @@ def read_profiles(
     moved = {name: [rank.steps[n].moved for n in numbers] for name, rank in ranks.items()}
     worlds = [rank.world_size for rank in ranks.values() if rank.world_size is not None]
     groups = groups_of_gradients(moved, max(worlds, default=None))
-    sizes = [reduced(each, groups) for of_rank in moved.values() for each in of_rank]
-    known = [size for size in sizes if size > 0]
+    size, every = _exchanges(moved, groups, numbers)
+    if every > 1:
+        remarks.append(f"Gradients are exchanged once in {every} steps, as where they accumulate.")
     return Profiles(
         steps={name: tuple(rank.steps[n].seconds for n in numbers) for name, rank in ranks.items()},
         remarks=tuple(remarks),
         may_wait=max(shares) < LITTLE,
-        exchanged_bytes=(round(median(known)) or None) if known else None,
+        exchanged_bytes=size,
+        steps_per_exchange=every,
         exposed_s={name: rank.exposed_s for name, rank in ranks.items()},
     )
+
+
+def _exchanges(
+    moved: Mapping[str, Sequence[Moved]], groups: AbstractSet[Group], numbers: Sequence[int]
+) -> tuple[int | None, int]:
+    """Return the bytes of an exchange of gradients, if they are known, and the steps to the next.
+
+    Raises:
+        ConfigError: there is one exchange in several steps.
+    """
+    sizes = np.array([[reduced(each, groups) for each in steps] for steps in moved.values()])
+    if not sizes.any():
+        seen = [[any(each.reduces for each in step) for step in steps] for steps in moved.values()]
+        [at] = np.nonzero(np.any(seen, axis=0))
+    else:
+        [at] = np.nonzero(sizes.max(axis=0) >= MUCH * sizes.max())
+    if len(at) == 1 < len(numbers):
+        raise ConfigError(
+            f"{next(iter(moved))}: of {len(numbers)} steps only ProfilerStep#{numbers[at[0]]}"
+            " exchanges gradients; profile two exchanges at least, to know how often they are."
+        )
+    every = round((at[-1] - at[0]) / (len(at) - 1)) if len(at) > 1 else 1
+    known = sizes[:, at][sizes[:, at] > 0]
+    return round(float(np.median(known))) if known.size else None, every
 
 
 def _duplicate_text(number: int, path: Path, first: Path, name: str) -> str:
