@@ -19,6 +19,7 @@ import raysync
 from raysync.errors import ConfigError
 from raysync.predict.step_times import json_stream, time_spans, trace_files
 from raysync.predict.step_times.rank_step_times import read
+from raysync.predict.what_if import slowest
 from tests.builders.messages import Telling, naming, tells
 from tests.builders.profiles import sized, step, trace, work
 
@@ -700,6 +701,49 @@ def test_a_long_table_may_have_ranks_of_different_lengths_and_it_is_said(tmp_pat
     steps = read([str(path)])
     assert (steps.shortest, steps.longest) == (1, 2)
     assert steps.remarks == (Telling("1 2"),)
+
+
+def beginning(tmp_path, firsts, others, count=20):
+    """Write a table whose ranks each have a first step of their own, and others around 1 s."""
+    rows = [firsts, *([others] * count), [1.2 * each for each in others]]
+    names = ",".join(f"r{n}" for n in range(len(firsts)))
+    lines = [",".join(map(str, row)) for row in rows]
+    (tmp_path / "t.csv").write_text("\n".join([names, *lines]))
+    return str(tmp_path / "t.csv")
+
+
+def test_a_first_step_far_beyond_its_rank_s_others_is_said_and_left_out_of_the_verdict(tmp_path):
+    times = read([beginning(tmp_path, (1, 30, 3), (1.0, 1.5, 3.0))])
+    assert {len(each) for each in times.steps.values()} == {21}
+    assert tells(times.remarks[0], "r1 30 s 1.5 s")
+    assert slowest(times) == ("r2", pytest.approx(2))
+    several = read([beginning(tmp_path, (40, 30, 3), (1.0, 1.5, 3.0))])
+    assert several.steps == times.steps
+    assert tells(several.remarks[0], "r0 r1 r0: 40 s 1 s")
+
+
+@pytest.mark.parametrize(
+    ("firsts", "others", "count"),
+    [
+        ((4.9, 4.9), (1.0, 1.0), 20),  # long, but not far beyond
+        ((8.0, 1.0), (8.0, 1.0), 20),  # as long as its others
+        ((30.0, 1.0), (1.0, 1.0), 1),  # too few others
+        ((1.0, 0.01), (1.0, 1.0), 20),  # short
+    ],
+)
+def test_other_first_steps_stay(tmp_path, firsts, others, count):
+    times = read([beginning(tmp_path, firsts, others, count)])
+    assert (times.shortest, times.remarks) == (count + 2, ())
+
+
+def test_a_first_step_that_is_long_but_not_the_longest_stays(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n9,1\n1,1\n1,1\n10,1\n1,1\n1,1\n")
+    assert read([str(tmp_path / "t.csv")]).shortest == 6
+
+
+def test_a_rank_with_one_step_keeps_it(tmp_path):
+    (tmp_path / "t.csv").write_text("worker,step,seconds\na,0,9\na,1,1\na,2,1\na,3,1\nb,0,1\n")
+    assert read([str(tmp_path / "t.csv")]).steps == {"a": (9, 1, 1, 1), "b": (1,)}
 
 
 def test_several_tables_are_one(tmp_path):

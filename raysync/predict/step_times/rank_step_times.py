@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal
 
 from raysync.config.bounded_file import is_table, path_of
@@ -35,6 +35,9 @@ FORMATS = (
 )
 LONG_S = 100.0
 """Numbers without a unit whose mean is larger may not be seconds."""
+FAR, FEWEST_OTHERS = 5.0, 3
+"""A first step that is longer than so many of the middle one of its rank's others, of which there
+are at least so many, and than each of these, is no step like them."""
 JOURNAL = "journal.jsonl"
 
 Show = Callable[[int, int], object]
@@ -100,6 +103,7 @@ def read(
         raise
     except ValueError as error:
         raise ConfigError(f"{error}.") from error
+    times = _without_first(times)
     return replace(times, remarks=(*times.remarks, *_remarks(times.steps)))
 
 
@@ -257,6 +261,27 @@ def _of_record(location: str) -> RankStepTimes:
         int(sizes[0]) if len(sizes) == 1 else None,
         tuple(remarks),
     )
+
+
+def _without_first(times: RankStepTimes) -> RankStepTimes:
+    """Leave out the first step of all ranks where one of them was compiling, or warming up."""
+    far = [rank for rank, seconds in times.steps.items() if _begins_late(seconds)]
+    if not far or times.shortest == 1:
+        return times
+    longest = max(far, key=lambda rank: times.steps[rank][0])
+    seconds, *others = times.steps[longest]
+    remark = (
+        f"The first step of {listed(far)} takes far longer than all others of the same rank"
+        f" ({longest}: {seconds:.3g} s, and then {median(others):.3g} s), as where it compiles; the"
+        " first step of every rank is left out."
+    )
+    steps = {rank: each[1:] for rank, each in times.steps.items()}
+    return replace(times, steps=steps, remarks=(*times.remarks, remark))
+
+
+def _begins_late(seconds: Sequence[float]) -> bool:
+    first, *others = seconds
+    return len(others) >= FEWEST_OTHERS and first > max(max(others), FAR * median(others))
 
 
 def _remarks(steps: Steps) -> Iterable[str]:
