@@ -8,6 +8,7 @@ from math import ceil
 from statistics import fmean, median_low
 
 from raysync.config import ParadigmChoice
+from raysync.config.table_columns import listed
 from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate, candidates_of, standard_paradigms
 from raysync.predict.curves import Axis, Curve, check_axes, curves
@@ -283,6 +284,12 @@ def _remarks(
         yield f"The workload is longer than the {times.shortest:,} steps of a rank: they repeat."
     if steps < fewest:
         yield f"{steps} steps a rank are too few for intervals, which need {fewest}."
+    vague = [each.label for each in predictions if each.steps_per_s.is_wide]
+    if vague:
+        yield (
+            f"The rate of {listed(vague)} is hardly known: its interval is wider than the rate"
+            " itself. Longer step times, without single slow steps, narrow it."
+        )
     if any(each.dropped for each in predictions):
         yield "Samples per second count applied samples only; dropped pushes do not count."
     if any(each.candidate.choice.name == "balanced" for each in predictions):
