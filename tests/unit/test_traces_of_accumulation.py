@@ -95,6 +95,14 @@ def test_local_steps_are_not_varied_where_gradients_accumulate(tmp_path, call):
     assert tells(err, "--curve steps: 3")
 
 
+def test_advise_refuses_steps_whose_gradients_accumulate(tmp_path, call):
+    accumulated(tmp_path, every=3, first=0)
+    (tmp_path / "x.yaml").write_text("{engine: virtual, timing: only, workers: [{count: 3}]}")
+    code, out, err = call("advise", "x.yaml", "--steps", ".")
+    assert (code, out) == (2, "")
+    assert tells(err, "--steps: 3 raysync whatif")
+
+
 @pytest.mark.parametrize("count", [0, 0.01])
 def test_a_size_of_0_is_asked_for_by_the_option(tmp_path, call, count):
     for rank in "ab":

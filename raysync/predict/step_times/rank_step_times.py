@@ -36,8 +36,8 @@ FORMATS = (
 LONG_S = 100.0
 """Numbers without a unit whose mean is larger may not be seconds."""
 FAR, FEWEST_OTHERS = 5.0, 3
-"""A first step that is longer than so many of the middle one of its rank's others, of which there
-are at least so many, and than each of these, is no step like them."""
+"""The least ratio of a first step that is left out to the middle one of its rank's others, and how
+many others there must be."""
 JOURNAL = "journal.jsonl"
 
 Show = Callable[[int, int], object]

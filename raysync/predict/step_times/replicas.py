@@ -72,8 +72,8 @@ def groups_of_gradients(
 def _summed(moved: Iterable[Moved]) -> dict[Collective, float]:
     sums: dict[Collective, float] = defaultdict(float)
     for of_step in moved:
-        for each, size in of_step.items():
-            sums[each] += size
+        for collective, size in of_step.items():
+            sums[collective] += size
     return sums
 
 
@@ -87,12 +87,13 @@ def _of_gradients(moved: Moved) -> dict[Collective, float]:
 
 
 def _of_shards(sizes: Moved, world_size: int | None) -> Collective | None:
-    """Return what reduces and scatters gradients in a group, if their shards are reduced in another
-    one, so that it is done with all ranks (hybrid FSDP).
+    """Return the reduce-scatter of hybrid FSDP; None: it is none.
+
+    Its shards are reduced in another group, so gradients are reduced with all ranks.
     """
     if len(sizes) != 2:
         return None
-    whole, shard = sorted(sizes, key=lambda each: not each.scatters)
+    whole, shard = sorted(sizes, key=lambda collective: not collective.scatters)
     together = whole.group.ranks * shard.group.ranks
     is_shard = abs(whole.group.ranks * sizes[shard] - sizes[whole]) <= LITTLE * sizes[whole]
     is_scattered = whole.scatters and not shard.scatters
@@ -110,4 +111,4 @@ def _of_one_model(sizes: Moved, count: int, world_size: int | None) -> Collectiv
         if 0 < each.group.ranks < least
         or (OF_ONE_MODEL.search(each.group.about) and not OF_DATA.search(each.group.about))
     ]
-    return max(found, key=lambda each: sizes[each], default=None)
+    return max(found, key=lambda collective: sizes[collective], default=None)
