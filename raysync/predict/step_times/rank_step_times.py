@@ -36,8 +36,10 @@ FORMATS = (
 LONG_S = 100.0
 """Numbers without a unit whose mean is larger may not be seconds."""
 FAR, FEWEST_OTHERS = 5.0, 3
-"""The least ratio of a first step that is left out to the middle one of its rank's others, and how
-many others there must be."""
+"""A first step is left out that is so many times as long as its rank's others.
+
+That is as the middle one of them; there must be at least so many, and it is longer than each.
+"""
 JOURNAL = "journal.jsonl"
 
 Show = Callable[[int, int], object]
