@@ -257,6 +257,11 @@ def check_axes(ranks: MeasuredRanks, axes: Sequence[Axis]) -> None:
                 f"--curve {axis.name}: it only matters where gradients take time; add --model-bytes"
                 " and --link."
             )
+        if axis.name == "steps" and ranks.steps_per_push > 1:
+            raise ConfigError(
+                f"--curve steps: gradients of {ranks.steps_per_push} steps accumulate in the"
+                " traces, so steps between exchanges are not varied."
+            )
         if axis.name == "batch" and ranks.batch_size is None:
             raise ConfigError(
                 "--curve batch: needs --batch-size, the batch size of the measured steps."

@@ -128,7 +128,7 @@ def exchange_of(
     link, so an exchange takes no time.
 
     Args:
-        model_bytes: the size of a gradient, from whatever source; None: it is not known.
+        model_bytes: the size of a gradient, from whatever source; None or 0: it is not known.
         links: `RATE`, `RATE,LATENCY`, or either for one rank: `RANK=RATE`.
         nodes: the number of machines.
         exchanges: `servers:N`, `ring` or `tree`; none: one server, and a ring.
@@ -142,7 +142,7 @@ def exchange_of(
             option = "--nodes" if nodes is not None else "--exchange"
             raise ConfigError(f"{option}: needs --link, such as --link 1gbit ({RATES}).")
         return None
-    if model_bytes is None:
+    if not model_bytes:
         raise ConfigError(
             "--link: needs the size of a gradient, which the sources do not have; add"
             " --model-bytes 98MB."

@@ -43,6 +43,11 @@ class Interval:
     low: float | None = None
     high: float | None = None
 
+    @property
+    def is_wide(self) -> bool:
+        """Whether it is wider than its value."""
+        return self.low is not None and self.high is not None and self.high - self.low > self.value
+
     def times(self, factor: float) -> Interval:
         """Return the same in another unit."""
         low, high = (None if end is None else end * factor for end in (self.low, self.high))

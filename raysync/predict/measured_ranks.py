@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from statistics import fmean
 
 from raysync import config
@@ -34,6 +35,8 @@ class MeasuredRanks:
     """The work, in steps a rank on average."""
     exchange: Exchange | None = None
     """How gradients travel; None: in no time."""
+    steps_per_push: int = 1
+    """The steps whose gradients accumulate; `steps` has the seconds of so many together."""
 
     @property
     def samples(self) -> int:
@@ -47,8 +50,8 @@ class MeasuredRanks:
             "name": "whatif",
             "engine": "virtual",
             "timing": "only",
-            "batch_size": self.samples,
-            "workload": {"iterations_per_worker": self.steps_each},
+            "batch_size": self.samples * self.steps_per_push,
+            "workload": {"iterations_per_worker": ceil(self.steps_each / self.steps_per_push)},
             "workers": [
                 {"name": group, "count": len(ranks), "trace": [self.steps[rank] for rank in ranks]}
                 for group, ranks in names.items()
@@ -95,7 +98,8 @@ class MeasuredRanks:
     @property
     def computed_per_s(self) -> float:
         """The samples per second of ranks that never wait for anything."""
-        return sum(self.samples / fmean(seconds) for seconds in self.steps.values())
+        pushed = self.samples * self.steps_per_push
+        return sum(pushed / fmean(seconds) for seconds in self.steps.values())
 
     def with_another(self) -> Iterator[tuple[str, MeasuredRanks]]:
         """Yield each group of ranks ("": no groups), and the ranks with one more of it.

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from math import ceil
 from statistics import fmean, median_low
 
 from raysync.config import ParadigmChoice
+from raysync.config.table_columns import listed
 from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate, candidates_of, standard_paradigms
 from raysync.predict.curves import Axis, Curve, check_axes, curves
@@ -141,11 +143,14 @@ def predict(
         ConfigError: a paradigm does not work with that many workers, or with that exchange.
         RunFailed: a process was lost, by want of memory for example.
     """
+    every = times.steps_per_exchange
+    steps = options.steps or times.shortest // every * every
     ranks = MeasuredRanks(
-        steps=times.steps,
+        steps=times.between_exchanges,
         batch_size=options.batch_size or times.batch_size,
-        steps_each=options.steps or times.shortest,
+        steps_each=every * ceil(steps / every),
         exchange=options.exchange,
+        steps_per_push=every,
     )
     check_axes(ranks, options.axes)
     choices = choices or standard_paradigms(len(times.steps))
@@ -268,7 +273,7 @@ def may_hide_waits(times: RankStepTimes) -> bool:
 def _remarks(
     times: RankStepTimes, ranks: MeasuredRanks, predictions: Iterable[Prediction]
 ) -> Iterator[str]:
-    steps = ranks.steps_each
+    steps, fewest = ranks.steps_each, FEWEST * STEPS_A_BLOCK * times.steps_per_exchange
     if may_hide_waits(times):
         yield (
             "If ranks wait for each other inside a step, all steps last as long as the slowest"
@@ -277,9 +282,13 @@ def _remarks(
         )
     if steps > times.shortest and times.shortest == times.longest:
         yield f"The workload is longer than the {times.shortest:,} steps of a rank: they repeat."
-    if steps < FEWEST * STEPS_A_BLOCK:
+    if steps < fewest:
+        yield f"{steps} steps a rank are too few for intervals, which need {fewest}."
+    vague = [each.label for each in predictions if each.steps_per_s.is_wide]
+    if vague:
         yield (
-            f"{steps} steps a rank are too few for intervals, which need {FEWEST * STEPS_A_BLOCK}."
+            f"The rate of {listed(vague)} is hardly known: its interval is wider than the rate"
+            " itself. Longer step times, without single slow steps, narrow it."
         )
     if any(each.dropped for each in predictions):
         yield "Samples per second count applied samples only; dropped pushes do not count."

@@ -331,6 +331,7 @@ def _plain(answer: WhatIf) -> dict[str, Any]:
         ],
         "steps": answer.ranks.steps_each,
         "batch_size": answer.ranks.batch_size,
+        "steps_per_exchange": times.steps_per_exchange,
         "price_per_hour": answer.options.price_per_hour,
         "confidence": CONFIDENCE,
         "remarks": list(answer.remarks),

@@ -102,6 +102,11 @@ def world_of(
         settings[name] = getattr(experiment, name).model_dump(mode="json", exclude_unset=True)
     if profile is not None:
         settings |= profile
+    if steps is not None and steps.steps_per_exchange > 1:
+        raise ConfigError(
+            f"--steps: gradients of {steps.steps_per_exchange} steps accumulate in {steps.source},"
+            " which only raysync whatif simulates."
+        )
     if steps is not None:
         settings["workers"] = _traced(experiment, steps)
         remarks += [f"Step times: {steps.source}.", *steps.remarks]

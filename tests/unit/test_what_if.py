@@ -214,6 +214,18 @@ def test_steps_that_are_slow_for_a_while_make_wider_intervals_than_the_same_step
     assert width(whole.steps_per_s) > 2 * width(mixed.steps_per_s)
 
 
+@pytest.mark.parametrize("slow_s", [1.5, 500.0])
+def test_a_rate_whose_interval_is_wider_than_itself_is_named(slow_s):
+    """One step of 500 s among 100 of 1 s: bsp has a sixth of the rate without it."""
+    steps = [1.0] * 50 + [slow_s] + [1.0] * 49
+    answer = predict(times(steps, [1.0] * 100), PredictionOptions(), [BSP, ASP])
+    bsp = answer.predictions[0].steps_per_s
+    assert bsp.value == pytest.approx(2 * 100 / (99 + slow_s))
+    is_wide = bsp.high - bsp.low > bsp.value
+    assert is_wide == (slow_s == 500)
+    assert any(tells(remark, "bsp interval") for remark in answer.remarks) == is_wide
+
+
 def test_of_few_blocks_an_interval_is_as_wide_as_student_s():
     drawn = np.random.default_rng(5).normal(10, 1, 8)
     ones, none = np.ones(8), np.zeros(8)

@@ -19,7 +19,9 @@ import raysync
 from raysync.errors import ConfigError
 from raysync.predict.step_times import json_stream, time_spans, trace_files
 from raysync.predict.step_times.rank_step_times import read
+from raysync.predict.what_if import slowest
 from tests.builders.messages import Telling, naming, tells
+from tests.builders.profiles import sized, step, trace, work
 
 
 def profiled(folder, ranks=2, active=4):
@@ -66,23 +68,6 @@ def test_real_traces_of_torch_s_profiler(tmp_path):
     assert read([f"{name}.gz" for name in names]).steps == steps.steps
 
 
-def step(number, dur=1000.0, **more):
-    return {
-        "ph": "X",
-        "cat": "user_annotation",
-        "name": f"ProfilerStep#{number}",
-        "ts": number * 2000,
-        "dur": dur,
-        **more,
-    }
-
-
-def trace(tmp_path, name, *events, **more):
-    path = tmp_path / name
-    path.write_text(json.dumps({"traceEvents": [{"ph": "M", "name": "x"}, *events], **more}))
-    return str(path)
-
-
 def test_ranks_are_known_by_their_traces_and_may_have_several_files(tmp_path):
     info = {rank: {"distributedInfo": {"rank": rank}} for rank in (2, 10)}
     files = [
@@ -127,10 +112,6 @@ def test_the_same_rank_twice(tmp_path):
     files = [trace(tmp_path, name, step(0), **info) for name in ("a.json", "b.json")]
     with pytest.raises(ConfigError, match=naming("b.json: ProfilerStep#0 a.j")):
         read(files)
-
-
-def work(ts, dur, name="aten::mm", cat="cpu_op"):
-    return {"ph": "X", "cat": cat, "name": name, "ts": ts, "dur": dur}
 
 
 COLLECTIVES = {
@@ -508,19 +489,6 @@ def test_whether_steps_may_include_waiting_is_known(tmp_path):
 # ---- what a step exchanges ----
 
 
-def sized(name, count_in, count_out, ts=400, cat="kernel", **more):
-    """A collective as torch writes it for NCCL."""
-    args = {
-        "Collective name": name,
-        "In msg nelems": count_in,
-        "Out msg nelems": count_out,
-        "Group size": 4,
-        "dtype": "Float",
-        **more,
-    }
-    return {**work(ts, 100, "record_param_comms" if cat == "cpu_op" else "nccl", cat), "args": args}
-
-
 @pytest.mark.parametrize(
     ("collectives", "expected"),
     [
@@ -558,9 +526,11 @@ def test_the_bytes_are_those_of_most_steps_on_all_ranks(tmp_path):
 
 
 def test_the_time_of_communication_alone_is_known_by_rank(tmp_path):
+    hidden = [work(0, 3000, "gemm", "kernel")]
+    hidden += [work(at, 9, "ncclDevKernel_AllReduce_Sum", "kernel") for at in (500, 2500)]
     files = [
         trace(tmp_path, "a.json", *ddp(0, 400.0), *ddp(1, 200.0)),
-        trace(tmp_path, "b.json", *map(step, range(2))),
+        trace(tmp_path, "b.json", *map(step, range(2)), *hidden),
     ]
     assert read(files).exposed_s == pytest.approx({"a": 700e-6, "b": 0.0})
 
@@ -731,6 +701,49 @@ def test_a_long_table_may_have_ranks_of_different_lengths_and_it_is_said(tmp_pat
     steps = read([str(path)])
     assert (steps.shortest, steps.longest) == (1, 2)
     assert steps.remarks == (Telling("1 2"),)
+
+
+def beginning(tmp_path, firsts, others, count=20):
+    """Write a table whose ranks each have a first step of their own, and others around 1 s."""
+    rows = [firsts, *([others] * count), [1.2 * each for each in others]]
+    names = ",".join(f"r{n}" for n in range(len(firsts)))
+    lines = [",".join(map(str, row)) for row in rows]
+    (tmp_path / "t.csv").write_text("\n".join([names, *lines]))
+    return str(tmp_path / "t.csv")
+
+
+def test_a_first_step_far_beyond_its_rank_s_others_is_said_and_left_out_of_the_verdict(tmp_path):
+    times = read([beginning(tmp_path, (1, 30, 3), (1.0, 1.5, 3.0))])
+    assert {len(each) for each in times.steps.values()} == {21}
+    assert tells(times.remarks[0], "r1 30 s 1.5 s")
+    assert slowest(times) == ("r2", pytest.approx(2))
+    several = read([beginning(tmp_path, (40, 30, 3), (1.0, 1.5, 3.0))])
+    assert several.steps == times.steps
+    assert tells(several.remarks[0], "r0 r1 r0: 40 s 1 s")
+
+
+@pytest.mark.parametrize(
+    ("firsts", "others", "count"),
+    [
+        ((4.9, 4.9), (1.0, 1.0), 20),  # long, but not far beyond
+        ((8.0, 1.0), (8.0, 1.0), 20),  # as long as its others
+        ((30.0, 1.0), (1.0, 1.0), 1),  # too few others
+        ((1.0, 0.01), (1.0, 1.0), 20),  # short
+    ],
+)
+def test_other_first_steps_stay(tmp_path, firsts, others, count):
+    times = read([beginning(tmp_path, firsts, others, count)])
+    assert (times.shortest, times.remarks) == (count + 2, ())
+
+
+def test_a_first_step_that_is_long_but_not_the_longest_stays(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b\n9,1\n1,1\n1,1\n10,1\n1,1\n1,1\n")
+    assert read([str(tmp_path / "t.csv")]).shortest == 6
+
+
+def test_a_rank_with_one_step_keeps_it(tmp_path):
+    (tmp_path / "t.csv").write_text("worker,step,seconds\na,0,9\na,1,1\na,2,1\na,3,1\nb,0,1\n")
+    assert read([str(tmp_path / "t.csv")]).steps == {"a": (9, 1, 1, 1), "b": (1,)}
 
 
 def test_several_tables_are_one(tmp_path):

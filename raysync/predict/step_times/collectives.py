@@ -12,9 +12,11 @@ backend), or if its name has that of a library of collectives, or of a collectiv
 from __future__ import annotations
 
 import re
+from array import array
+from collections import defaultdict
 from functools import lru_cache
-from math import isfinite
-from typing import Literal
+from math import inf, isfinite
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from raysync.predict.step_times.time_spans import Numbers, TimeSpans
 from raysync.predict.step_times.trace_files import TraceEvent
 
 NAME = "Collective name"
-"""What torch writes among the `args` of a collective, with its size."""
+"""What torch writes among the `args` of a collective, with its size and its group."""
 LIBRARY = (
     # NCCL, and libraries with names like it (RCCL, HCCL, XCCL, oneCCL, ncclx), but not: occlusion
     r"(?<![a-z])_?(?:[a-z]{0,3}ccl(?!u)"
@@ -40,6 +42,10 @@ RANGE = re.compile(
     re.IGNORECASE,
 )
 """A collective in the name of another event: `gloo:all_reduce`, `mine:broadcast`."""
+NO_REDUCTION = re.compile(
+    r"gather|scatter|broadcast|bcast|all_?to_?all|send|recv|barrier|permute", re.IGNORECASE
+)
+"""What collectives are called that reduce nothing, unless it says `reduce`, too."""
 CALLS = ("python_function", "cuda_runtime", "cuda_driver")
 """Categories of events that have the name of what they call, but last longer or shorter."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -53,11 +59,56 @@ BYTES = {
 """The bytes of an element, by both names that torch has for its type."""
 
 
+class Group(NamedTuple):
+    """A process group."""
+
+    ranks: int
+    """How many; 0: the trace does not say it."""
+    about: str
+    """Its description; "": the trace does not say it."""
+
+
+class Collective(NamedTuple):
+    """What a collective does, and in which process group."""
+
+    reduces: bool
+    scatters: bool
+    group: Group
+    name: str
+    """The name of the group, which may be another one on other ranks; "": unknown."""
+
+    @property
+    def label(self) -> str:
+        ranks, about = self.group
+        return f"the process group {about or self.name or 'without a name'} of {ranks or '?'} ranks"
+
+
 class DeviceActivity:
     def __init__(self) -> None:
         self.work, self.collectives = TimeSpans(), TimeSpans()
-        self.sizes: list[tuple[float, float]] = []
-        """The begins of collectives in microseconds, and the bytes that they reduce."""
+        self._moved: dict[Collective, tuple[array[float], array[float]]] = defaultdict(
+            lambda: (array("d"), array("d"))
+        )
+        """The begins in microseconds, and the bytes; 0: unknown."""
+
+    def add_collective(self, begin_us: float, us: float, name: str, marks: TraceEvent) -> None:
+        self.collectives.add(begin_us, begin_us + us)
+        begins, sizes = self._moved[_collective(name, marks)]
+        begins.append(begin_us)
+        sizes.append(_bytes(marks))
+
+    @property
+    def has_sizes(self) -> bool:
+        return any(any(sizes) for _, sizes in self._moved.values())
+
+    def moved_after(self, begins: Numbers) -> list[dict[Collective, float]]:
+        """Return the bytes of each collective after each time, until the next."""
+        moved: list[dict[Collective, float]] = [defaultdict(float) for _ in begins]
+        for collective, (at, sizes) in self._moved.items():
+            for step, size in zip(np.searchsorted(begins, at, side="right"), sizes, strict=True):
+                if step:
+                    moved[step - 1][collective] += size
+        return moved
 
 
 class Communication:
@@ -67,15 +118,13 @@ class Communication:
         self._gpu, self._cpu = DeviceActivity(), DeviceActivity()
 
     def add(self, event: TraceEvent, us: float) -> None:
-        category, args, begin_us = str(event.get("cat")), event.get("args"), event["ts"]
+        category, name, begin_us = str(event.get("cat")), str(event.get("name")), event["ts"]
         device = self._gpu if category in ON_GPU else self._cpu
-        kind = _kind(str(event.get("name")), category)
-        if isinstance(args, dict) and NAME in args:
-            kind, size = "collective", _reduced_bytes(args)
-            if size is not None:
-                device.sizes.append((begin_us, size))
+        args = event.get("args")
+        marks = args if isinstance(args, dict) and NAME in args else {}
+        kind = "collective" if marks else _kind(name, category)
         if kind == "collective":
-            device.collectives.add(begin_us, begin_us + us)
+            device.add_collective(begin_us, us, name, marks)
         elif kind == "work":
             device.work.add(begin_us, begin_us + us)
 
@@ -87,14 +136,16 @@ class Communication:
         exposed: Numbers = both.within(begins, ends) - work.within(begins, ends)
         return exposed.round(3)  # to nanoseconds, since sums differ a little
 
-    def reduced_after(self, begins: Numbers) -> Numbers | None:
-        """Return the bytes that are reduced after each time, until the next; None: unknown."""
-        sizes = self._gpu.sizes or self._cpu.sizes
-        if not sizes:
-            return None
-        at, size = np.array(sizes).T
-        step = np.searchsorted(begins, at, side="right")
-        return np.bincount(step, size, len(begins) + 1)[1:].astype(float)
+    def moved_after(self, on_cpu: Numbers, on_gpu: Numbers) -> list[dict[Collective, float]]:
+        """Return the bytes of each collective after each time, until the next; 0: unknown.
+
+        Args:
+            on_cpu: the times for collectives that are known by their launches alone.
+            on_gpu: the times for those that run on a GPU.
+        """
+        if self._gpu.has_sizes or (self._gpu.collectives and not self._cpu.has_sizes):
+            return self._gpu.moved_after(on_gpu)
+        return self._cpu.moved_after(on_cpu)
 
 
 @lru_cache(maxsize=10_000)
@@ -106,14 +157,24 @@ def _kind(name: str, category: str) -> Literal["collective", "work"] | None:
     return "collective" if category not in CALLS and RANGE.search(name) else None
 
 
-def _reduced_bytes(args: TraceEvent) -> float | None:
-    """Return the bytes that a collective reduces; None: it does not, or they are unknown.
+def _collective(name: str, marks: TraceEvent) -> Collective:
+    marked, ranks = str(marks.get(NAME, "")), marks.get("Group size")
+    # torch may mark several together, or any barrier that the library makes of another collective
+    name = marked if "reduce" in marked or NO_REDUCTION.search(marked) else name
+    reduces = "reduce" in name.lower() or not NO_REDUCTION.search(name)
+    group = Group(
+        ranks=int(ranks) if isinstance(ranks, float) and isfinite(ranks) else 0,
+        about=str(marks.get("Process Group Description") or ""),
+    )
+    scatters = reduces and "scatter" in name.lower()
+    return Collective(reduces, scatters, group, str(marks.get("Process Group Name") or ""))
 
-    A reduce-scatter has them all as its input. What is gathered are weights.
+
+def _bytes(marks: TraceEvent) -> float:
+    """Return the bytes that a rank puts into a collective; 0: they are unknown.
+
+    A reduce-scatter has all that it reduces as its input.
     """
-    kind = str(args.get("dtype")).lower()
-    size = 1 if kind.startswith("float8") else BYTES.get(kind)
-    count = args.get("In msg nelems")
-    if "reduce" not in str(args[NAME]) or size is None or not isinstance(count, float):
-        return None
-    return count * size if isfinite(count) else None
+    kind, count = str(marks.get("dtype")).lower(), marks.get("In msg nelems")
+    size = 1 if kind.startswith("float8") else BYTES.get(kind, 0)
+    return count * size if isinstance(count, float) and 0 < count < inf else 0.0

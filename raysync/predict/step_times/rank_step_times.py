@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, median
 from typing import Literal
 
 from raysync.config.bounded_file import is_table, path_of
@@ -35,6 +35,11 @@ FORMATS = (
 )
 LONG_S = 100.0
 """Numbers without a unit whose mean is larger may not be seconds."""
+FAR, FEWEST_OTHERS = 5.0, 3
+"""A first step is left out that is so many times as long as its rank's others.
+
+That is as the middle one of them; there must be at least so many, and it is longer than each.
+"""
 JOURNAL = "journal.jsonl"
 
 Show = Callable[[int, int], object]
@@ -53,7 +58,9 @@ class RankStepTimes:
     may_wait: bool = False
     """Whether a step may include waiting for other ranks, as far as the source says."""
     exchanged_bytes: int | None = None
-    """The bytes of the gradients of a step, where the source says it."""
+    """The bytes of the gradients of an exchange, where the source says it."""
+    steps_per_exchange: int = 1
+    """The steps from an exchange to the next: more than one where gradients accumulate."""
     exposed_s: Mapping[str, float] | None = None
     """Rank -> the mean seconds a step in which it did nothing but communicate, which are not in
     `steps`; None: unknown.
@@ -66,6 +73,15 @@ class RankStepTimes:
     @property
     def longest(self) -> int:
         return max(map(len, self.steps.values()))
+
+    @property
+    def between_exchanges(self) -> Steps:
+        """Rank -> the seconds from an exchange to the next, of as many as are whole."""
+        every = self.steps_per_exchange
+        return {
+            rank: tuple(map(sum, zip(*[iter(seconds)] * every, strict=False)))
+            for rank, seconds in self.steps.items()
+        }
 
 
 def read(
@@ -89,6 +105,7 @@ def read(
         raise
     except ValueError as error:
         raise ConfigError(f"{error}.") from error
+    times = _without_first(times)
     return replace(times, remarks=(*times.remarks, *_remarks(times.steps)))
 
 
@@ -246,6 +263,27 @@ def _of_record(location: str) -> RankStepTimes:
         int(sizes[0]) if len(sizes) == 1 else None,
         tuple(remarks),
     )
+
+
+def _without_first(times: RankStepTimes) -> RankStepTimes:
+    """Leave out the first step of all ranks where one of them was compiling, or warming up."""
+    far = [rank for rank, seconds in times.steps.items() if _begins_late(seconds)]
+    if not far or times.shortest == 1:
+        return times
+    longest = max(far, key=lambda rank: times.steps[rank][0])
+    seconds, *others = times.steps[longest]
+    remark = (
+        f"The first step of {listed(far)} takes far longer than all others of the same rank"
+        f" ({longest}: {seconds:.3g} s, and then {median(others):.3g} s), as where it compiles; the"
+        " first step of every rank is left out."
+    )
+    steps = {rank: each[1:] for rank, each in times.steps.items()}
+    return replace(times, steps=steps, remarks=(*times.remarks, remark))
+
+
+def _begins_late(seconds: Sequence[float]) -> bool:
+    first, *others = seconds
+    return len(others) >= FEWEST_OTHERS and first > max(max(others), FAR * median(others))
 
 
 def _remarks(steps: Steps) -> Iterable[str]:

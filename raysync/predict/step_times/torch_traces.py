@@ -1,21 +1,26 @@
-"""Step times in traces of torch's profiler: `ProfilerStep#N`, from a `prof.step()` to the next."""
+"""Step times in traces of torch's profiler: `ProfilerStep#N`, from a `prof.step()` to the next.
+
+On a GPU from the end of the step before to that of the last kernel that it launched.
+"""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set as AbstractSet
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
-from statistics import fmean, median
+from statistics import fmean
 
 import numpy as np
 
 from raysync.config.durations import Steps, by_number
 from raysync.config.table_columns import listed
 from raysync.errors import ConfigError
-from raysync.predict.step_times.collectives import Communication
+from raysync.predict.step_times.collectives import Communication, Group
+from raysync.predict.step_times.launched_kernels import LaunchedKernels
+from raysync.predict.step_times.replicas import Moved, groups_of_gradients, reduced
 from raysync.predict.step_times.trace_files import US, TraceEvent, TraceFile, seconds_of
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
@@ -25,6 +30,8 @@ NO_STEPS = (
 )
 LITTLE = 0.01
 """If communication has a smaller share of a step, it was hardly recognised."""
+MUCH = 0.1
+"""A step that reduces a smaller share of what others do exchanges measures, and no gradients."""
 
 
 @dataclass(frozen=True)
@@ -32,13 +39,14 @@ class ProfiledStep:
     path: Path
     seconds: float
     exposed_s: float
-    exchanged_bytes: float | None
-    """The bytes of its reductions; None: unknown."""
+    moved: Moved
 
 
 @dataclass
 class ProfiledRank:
     steps: dict[int, ProfiledStep] = field(default_factory=dict)
+    world_size: int | None = None
+    """The ranks of its program, where the trace says it."""
     spans_us: list[tuple[float, float]] = field(default_factory=list)
     """The begin of the first and the end of the last step of each trace, since 1970, if known."""
 
@@ -59,20 +67,23 @@ class Profiles:
     may_wait: bool
     """Whether hardly anything was found in which ranks wait for each other."""
     exchanged_bytes: int | None
+    steps_per_exchange: int
     exposed_s: Mapping[str, float]
 
 
 class TorchTrace:
     def __init__(self) -> None:
         self.steps: list[tuple[int, TraceEvent]] = []
-        self._communication = Communication()
+        self._communication, self._kernels = Communication(), LaunchedKernels()
 
     def add(self, event: TraceEvent) -> None:
         us, match = event.get("dur"), PROFILER_STEP.fullmatch(str(event.get("name")))
         if match is not None:
             if not str(event.get("cat")).startswith("gpu"):  # the GPU's part of a step
                 self.steps.append((int(match[1]), event))
-        elif isinstance(us, float) and us > 0:
+            return
+        self._kernels.add(event)
+        if isinstance(us, float) and us > 0:
             self._communication.add(event, us)
 
     def add_to(self, rank: ProfiledRank, name: str, trace: TraceFile) -> None:
@@ -85,19 +96,24 @@ class TorchTrace:
         if not self.steps:
             raise ConfigError(f"{path}: a trace, but {NO_STEPS}.")
         self.steps.sort(key=lambda step: step[1]["ts"])
-        seconds = [seconds_of(step, f"{path}: ProfilerStep#{n}") for n, step in self.steps]
-        begins = np.array([step["ts"] for _, step in self.steps])
-        ends = begins + np.array(seconds) / US
+        lasted = [seconds_of(step, f"{path}: ProfilerStep#{n}") for n, step in self.steps]
+        launched = np.array([step["ts"] for _, step in self.steps])
+        on_cpu = launched + np.array(lasted) / US
+        begins, ends = self._kernels.spans(launched, on_cpu)
+        seconds = np.array(lasted) + ((ends - on_cpu) - (begins - launched)) * US
         exposed = self._communication.exposed_us(begins, ends) * US
-        sizes = self._communication.reduced_after(begins)
+        moved = self._communication.moved_after(launched, begins)
         for index, (number, _) in enumerate(self.steps):
             if number in rank.steps:
                 raise ConfigError(_duplicate_text(number, path, rank.steps[number].path, name))
-            exposed_s = float(exposed[index])
-            if seconds[index] <= exposed_s:
-                raise ConfigError(f"{path}: ProfilerStep#{number} does nothing but communicate.")
-            size = None if sizes is None else float(sizes[index])
-            rank.steps[number] = ProfiledStep(path, seconds[index] - exposed_s, exposed_s, size)
+            exposed_s, step_s = float(exposed[index]), float(seconds[index])
+            if step_s <= exposed_s:
+                raise ConfigError(
+                    f"{path}: ProfilerStep#{number} does nothing but communicate, or ends before"
+                    " the kernels of the step before it."
+                )
+            rank.steps[number] = ProfiledStep(path, step_s - exposed_s, exposed_s, moved[index])
+        rank.world_size = trace.world_size
         base_us = trace.base_us(begins[0])
         if base_us is not None:
             rank.spans_us.append((base_us + begins[0], base_us + ends[-1]))
@@ -117,7 +133,8 @@ def read_profiles(
         names: file -> the rank by its name.
 
     Raises:
-        ConfigError: a rank lacks steps before its last one, or one is given twice.
+        ConfigError: a rank lacks steps before its last one, or one is given twice; or the ranks
+            are no replicas.
     """
     found: dict[str, ProfiledRank] = defaultdict(ProfiledRank)
     for trace, reader in traces:
@@ -133,15 +150,44 @@ def read_profiles(
             f"Ranks did nothing but communicate for {span} of their time, mostly waiting for"
             " others; step times do not include it."
         )
-    sizes = [step.exchanged_bytes for rank in ranks.values() for step in rank.steps.values()]
-    known = [size for size in sizes if size is not None]
+    moved = {name: [rank.steps[n].moved for n in numbers] for name, rank in ranks.items()}
+    worlds = [rank.world_size for rank in ranks.values() if rank.world_size is not None]
+    groups = groups_of_gradients(moved, max(worlds, default=None))
+    size, every = _exchanges(moved, groups, numbers)
+    if every > 1:
+        remarks.append(f"Gradients are exchanged once in {every} steps, as where they accumulate.")
     return Profiles(
         steps={name: tuple(rank.steps[n].seconds for n in numbers) for name, rank in ranks.items()},
         remarks=tuple(remarks),
         may_wait=max(shares) < LITTLE,
-        exchanged_bytes=round(median(known)) if known else None,
+        exchanged_bytes=size,
+        steps_per_exchange=every,
         exposed_s={name: rank.exposed_s for name, rank in ranks.items()},
     )
+
+
+def _exchanges(
+    moved: Mapping[str, Sequence[Moved]], groups: AbstractSet[Group], numbers: Sequence[int]
+) -> tuple[int | None, int]:
+    """Return the bytes of an exchange of gradients, if they are known, and the steps to the next.
+
+    Raises:
+        ConfigError: there is one exchange in several steps.
+    """
+    sizes = np.array([[reduced(each, groups) for each in steps] for steps in moved.values()])
+    if not sizes.any():
+        seen = [[any(each.reduces for each in step) for step in steps] for steps in moved.values()]
+        [at] = np.nonzero(np.any(seen, axis=0))
+    else:
+        [at] = np.nonzero(sizes.max(axis=0) >= MUCH * sizes.max())
+    if len(at) == 1 < len(numbers):
+        raise ConfigError(
+            f"{next(iter(moved))}: of {len(numbers)} steps only ProfilerStep#{numbers[at[0]]}"
+            " exchanges gradients; profile two exchanges at least, to know how often they are."
+        )
+    every = round((at[-1] - at[0]) / (len(at) - 1)) if len(at) > 1 else 1
+    known = sizes[:, at][sizes[:, at] > 0]
+    return round(float(np.median(known))) if known.size else None, every
 
 
 def _duplicate_text(number: int, path: Path, first: Path, name: str) -> str:

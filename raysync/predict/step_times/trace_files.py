@@ -65,11 +65,17 @@ class TraceFile:
         """The rank of its `distributedInfo`, once all events are read; None: none, or there is only
         one rank in its world.
         """
+        return None if self.world_size == 1 else self._distributed("rank")
+
+    @property
+    def world_size(self) -> int | None:
+        """The number of ranks of its `distributedInfo`, once all events are read; None: none."""
+        return self._distributed("world_size")
+
+    def _distributed(self, key: str) -> int | None:
         info = self._header.get("distributedInfo")
-        if not isinstance(info, dict) or info.get("world_size") == 1:
-            return None
-        rank = info.get("rank")
-        return int(rank) if isinstance(rank, float) and isfinite(rank) else None
+        value = info.get(key) if isinstance(info, dict) else None
+        return int(value) if isinstance(value, float) and isfinite(value) else None
 
     def base_us(self, at_us: float) -> float | None:
         """Return what to add to the times of events for those since 1970; None: unknown.
