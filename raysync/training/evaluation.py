@@ -59,13 +59,13 @@ class ModelEvaluation:
         device = self.model.weights.device
         with draws_of(hashed_seed(self._seed, "evaluation"), device):
             return evaluate(
-                model=self.model,
-                weights=weights,
-                task=self.task,
-                samples=samples,
-                batch_size=self._settings.batch_size,
-                limit=limit,
-                workers=self._workers,
+                self.model,
+                weights,
+                self.task,
+                samples,
+                self._settings.batch_size,
+                limit,
+                self._workers,
                 needs_gradients=self._needs_gradients,
             )
 

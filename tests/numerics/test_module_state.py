@@ -118,6 +118,23 @@ class Memory(nn.Module):
         return self.net(x + 0.1 * self.moving + sum(self.latest)) / (1 + self.count) ** 0.5
 
 
+class Born(nn.Module):
+    """Has attributes that come into being in its passes."""
+
+    passes = 0
+
+    def __init__(self):
+        super().__init__()
+        self.net = net()
+
+    def forward(self, x):
+        if self.training:
+            self.passes += 1
+            self.seen = [*getattr(self, "seen", ()), float(x.mean())]
+            x = x + sum(self.seen) / self.passes
+        return self.net(x)
+
+
 def trained_alone(task, plan, workers=1):
     """Plain torch: a module a worker, BSP by hand; the first worker's module."""
     slots = list(plan.shards)
@@ -144,7 +161,7 @@ def flat(module):
     return torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad])
 
 
-@pytest.mark.parametrize("build", [Teacher, Frozen, Memory, net])
+@pytest.mark.parametrize("build", [Teacher, Frozen, Memory, Born, net])
 @pytest.mark.parametrize("workers", [1, 2])
 def test_it_is_trained_as_in_plain_torch(build, workers):
     task = Rows(build)

@@ -27,6 +27,7 @@ from raysync.results.tables import distance_columns, table
 from raysync.results.trace import trace
 from raysync.training import preparation
 from raysync.training.evaluation import evaluate
+from raysync.training.models.module_state import ModuleState
 from raysync.training.preparation import TrainingPlan
 from raysync.tuning.tune_library import aimed
 from tests.builders.messages import naming, tells
@@ -36,8 +37,8 @@ RMSE = PrimaryMetric("rmse", "min")
 PARADIGMS = ("bsp", "asp")
 
 
-def own_metrics(*arguments):
-    loss = evaluate(*arguments)["loss"]
+def own_metrics(*arguments, **options):
+    loss = evaluate(*arguments, **options)["loss"]
     return {"rmse": sqrt(loss), "loss": loss, "r2": 1 - loss}
 
 
@@ -46,7 +47,7 @@ def own_task(monkeypatch):
     """Makes every run on the virtual engine one of a task with metrics of its own."""
     monkeypatch.setattr("raysync.training.evaluation.evaluate", own_metrics)
     monkeypatch.setattr(TrainingPlan, "primary", RMSE)
-    monkeypatch.setattr(preparation, "_tried_metrics", lambda *_: None)
+    monkeypatch.setattr(preparation, "_tried", lambda *_: (None, ModuleState()))
 
 
 @pytest.fixture
@@ -113,13 +114,13 @@ def test_a_metric_that_is_not_returned(own_task, tmp_path, monkeypatch):
         raysync.run(settings)
     first, *_ = str(failure.value).splitlines()
     assert tells(first, "target.metric: 'f1' task: rmse loss r2")
-    monkeypatch.setattr(preparation, "_tried_metrics", lambda *_: ("accuracy", "loss"))
+    monkeypatch.setattr(preparation, "_tried", lambda *_: (("accuracy", "loss"), ModuleState()))
     with pytest.raises(ConfigError, match=naming("target.metric: 'f1' accuracy loss")):
         raysync.run(settings)
-    monkeypatch.setattr(preparation, "_tried_metrics", lambda *_: None)
+    monkeypatch.setattr(preparation, "_tried", lambda *_: (None, ModuleState()))
     with pytest.raises(ConfigError, match=naming("target: rmse better: at_most")):
         raysync.run(settings | {"target": {"metric": "rmse", "at_least": 0.5}})
-    monkeypatch.setattr(preparation, "_tried_metrics", lambda *_: ("accuracy", "loss"))
+    monkeypatch.setattr(preparation, "_tried", lambda *_: (("accuracy", "loss"), ModuleState()))
     with pytest.raises(ConfigError, match=naming("'accuracy'")):
         raysync.run(settings | {"target": {"metric": "acuracy", "at_least": 0.5}})
 
@@ -136,7 +137,7 @@ def test_a_metric_that_is_not_returned(own_task, tmp_path, monkeypatch):
     ],
 )
 def test_what_is_no_mapping_of_metrics(metrics, says, own_task, tmp_path, monkeypatch):
-    monkeypatch.setattr("raysync.training.evaluation.evaluate", lambda *_: metrics)
+    monkeypatch.setattr("raysync.training.evaluation.evaluate", lambda *_, **__: metrics)
     with pytest.raises(RunFailed, match=f"^evaluator: {says}"):
         raysync.run(BASE | {"output": str(tmp_path), "target": None})
 

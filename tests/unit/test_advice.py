@@ -420,12 +420,12 @@ def test_the_answer_says_why_a_candidate_failed(monkeypatch):
 
 
 def test_the_reason_of_a_failed_training_is_one_line():
-    """The model breaks at its first gradient, so each run in time only finishes."""
+    """The model breaks at its third gradient, so each run in time only finishes."""
     settings = {
         "timing": "with-gradients",
         "model": "tests.builders.models:breaks_at_a_gradient",
         "target": {"metric": "accuracy", "at_least": 0.5},
-        "workload": {"samples": 120},
+        "workload": {"samples": 1200},
     }
     with pytest.raises(RunFailed, match="this layer breaks") as caught:
         advise(world(**settings), asked(BSP, ASP, seconds=1000.0, seeds=1), Clock())

@@ -20,8 +20,11 @@ from raysync.training.tasks.task import Task
 PLAIN = (bool, int, float, str, type(None))
 # packages whose modules keep no counts of their own, and have many plain settings
 LIBRARIES = ("torch", "torchvision", "timm", "transformers", "peft", "raysync")
-ABSENT = object()
 Values = list[Any]  # of each place
+
+
+class ABSENT:
+    """In place of an attribute that there is not; a copy of a class is itself."""
 
 
 class OwnState:
