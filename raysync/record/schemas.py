@@ -118,6 +118,7 @@ class Environment(msgspec.Struct):
     pid: int | None = None
     packages: dict[str, str | None] = {}
     started: str = ""
+    requested: str = ""
     comparison: str = ""
     maker: dict[str, Any] = msgspec.field(default_factory=dict, name=MAKER)
     places: dict[str, Any] = {}

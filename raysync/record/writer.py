@@ -59,7 +59,7 @@ MODEL_FILES = {"final": "model.safetensors", "best": "model-best.safetensors"}
 END_FILES = (SUMMARY, *MODEL_FILES.values(), PUSHES, EVALUATIONS)
 """Removed on a resume, the summary first: it says that the run has ended."""
 # The command that began the run is the one that repeats it.
-KEPT_ON_RESUME = ("command", "started", "comparison")
+KEPT_ON_RESUME = ("command", "started", "requested", "comparison")
 STAMP = "%Y%m%d-%H%M%S"
 RECORD_NAME = re.compile(r"\d{8}-\d{6}-")  # the beginning of every record's name: its stamp
 PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
@@ -122,6 +122,7 @@ class RecordWriter:
         self._is_closed = False
         self._checkpoints = checkpoints or CheckpointWriter(folder / CHECKPOINTS)
         process = environment() | {MAKER: this_maker(folder), "places": places or {}}
+        process["requested"] = began.astimezone().isoformat()  # where `wall_seconds` begins
         if user_code is not None:
             process["user_code"] = user_code
         if comparison:

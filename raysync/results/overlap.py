@@ -31,7 +31,7 @@ class Occupancy:
 def shared_shares(records: Sequence[RunRecord]) -> list[float | None]:
     """Return for each run the share of its training with more processes than cores, due to others.
 
-    None: it ran in virtual time, or alone, or its record does not say.
+    None: it ran in virtual time, or alone, was resumed, or its record does not say.
     """
     occupancies = [occupancy_of(record) for record in records]
     known = [each for each in occupancies if each is not None]
@@ -78,7 +78,7 @@ def occupancy_of(record: RunRecord) -> Occupancy | None:
     environment = record.environment
     places, wall_s = environment.get("places"), record.summary.get("wall_seconds")
     trained_s = record.summary.get("seconds")
-    if not places or not wall_s or not trained_s:
+    if not places or not wall_s or not trained_s or record.summary.get("resumptions"):
         return None
     hosts = {
         name: place
@@ -86,8 +86,8 @@ def occupancy_of(record: RunRecord) -> Occupancy | None:
         if name != CONTROLLER and isinstance(place, dict) and place.get("host")
     }
     try:
-        began = datetime.fromisoformat(environment["started"]).timestamp()
-    except ValueError:
+        began = datetime.fromisoformat(environment["requested"]).timestamp()
+    except (KeyError, ValueError):  # the record is of an earlier version
         return None
     if not hosts:
         return None

@@ -23,7 +23,7 @@ def record(start, length, processes, trains_for=None):
             places[f"{host}-{number}"] = {"host": host, "cores": CORES[host]}
     began = (NOON + timedelta(seconds=start)).isoformat(timespec="seconds")
     seconds = {"wall_seconds": float(length), "seconds": float(trains_for or length)}
-    return SimpleNamespace(environment={"started": began, "places": places}, summary=seconds)
+    return SimpleNamespace(environment={"requested": began, "places": places}, summary=seconds)
 
 
 RUNS = st.tuples(
@@ -60,7 +60,7 @@ def test_only_the_training_of_a_run_counts_but_others_disturb_it_while_they_star
 def test_what_a_record_does_not_say_is_not_guessed():
     silent = record(0, 10, {"a": 2})
     silent.environment["places"] = {name: {} for name in silent.environment["places"]}
-    virtual = SimpleNamespace(environment={"started": "2026"}, summary={"wall_seconds": 3.0})
+    virtual = SimpleNamespace(environment={"requested": "2026"}, summary={"wall_seconds": 3.0})
     assert shared_shares([silent, virtual, record(0, 10, {"a": 2})]) == [None] * 3
 
 
