@@ -26,7 +26,7 @@ from raysync.training.data.batches import Array, Batches, shards
 from raysync.training.data.data_set import DataSet, Labelled, check_samples
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.files.model_file import check_savable
-from raysync.training.files.state_dict import read_any
+from raysync.training.files.weight_files import read_any
 from raysync.training.models.builtin import MODELS, ModelSource
 from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
