@@ -23,6 +23,7 @@ from raysync.paradigms.local import steps_per_push
 from raysync.training.batch_metrics import batch_metrics
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches, shards
+from raysync.training.data.chosen_samples import labels_of
 from raysync.training.data.data_set import DataSet, Labelled, check_samples
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.files.model_file import check_savable
@@ -113,7 +114,8 @@ class TrainingPlan:
         return _deal(self.experiment, self.model, slots)
 
     def batches(self, slot: str) -> Batches:
-        return Batches(self.shards[slot], self.experiment.seed, slot)
+        weights = self.model.sample_weights
+        return Batches(self.shards[slot], self.experiment.seed, slot, weights)
 
     def build(self) -> nn.Module:
         return self.model.build(self.experiment.seed)
@@ -399,7 +401,7 @@ def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict
 
     def labels() -> Array:
         with users_code(f"task {task.name}: labels"):
-            values = np.asarray(task.labels(samples))[:count]
+            values = labels_of(task.labels, samples)[:count]
         is_regression = isinstance(task, Supervised) and task.data.regression
         if is_regression or values.ndim > 1:
             what = "numbers to predict" if is_regression else "a label for each token"
@@ -411,7 +413,12 @@ def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict
 
     sizes = experiment.batch_sizes
     return shards(
-        experiment.data, count, labels, {slot: sizes[slot] for slot in slots}, experiment.seed
+        experiment.data,
+        count,
+        labels,
+        {slot: sizes[slot] for slot in slots},
+        experiment.seed,
+        weighted=model.sample_weights is not None,
     )
 
 

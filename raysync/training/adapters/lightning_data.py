@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 
 from raysync.errors import ConfigError
+from raysync.training.data.chosen_samples import Choice, ChosenSamples
 from raysync.training.data.data_set import check_samples
+from raysync.training.data.samplers import read_choice
 from raysync.users_code import users_code
 
 # part of the data -> the hook that returns its loader
@@ -29,8 +31,13 @@ class Tagged(NamedTuple):
 
 
 class TaggedSamples(Dataset[Tagged]):
-    def __init__(self, part: str, loader: DataLoader[Any]) -> None:
+    """The samples of a loader; an evaluation's are only those that its sampler chooses."""
+
+    def __init__(self, part: str, loader: DataLoader[Any], choice: Choice | None) -> None:
         self.part, self.samples, self.collate = part, loader.dataset, loader.collate_fn
+        self.choice = choice
+        if part != "train" and choice is not None:
+            self.samples = ChosenSamples(self.samples, choice)
 
     def __len__(self) -> int:
         return len(self.samples)  # type: ignore[arg-type]
@@ -43,7 +50,8 @@ def parts_of(source: Any, where: str) -> dict[str, TaggedSamples]:
     """Set up a module or data module whose data are prepared; return the parts with a loader.
 
     Raises:
-        ConfigError: a loader is not one DataLoader of samples, or a hook changes batches.
+        ConfigError: a loader is not one DataLoader of samples, its sampler cannot be followed, or a
+            hook changes batches.
     """
     refuse_hooks(BATCH_HOOKS, source, where)
     parts = {}
@@ -53,8 +61,28 @@ def parts_of(source: Any, where: str) -> dict[str, TaggedSamples]:
             with users_code(f"{where}: setup"):
                 source.setup(stage)
         if has_hook(source, hook) and (loader := _loader(source, hook, where)) is not None:
-            parts[part] = TaggedSamples(part, loader)
+            choice = _choice(loader, f"{where}: {hook}: sampler")
+            if part != "train" and choice is not None and choice.weights is not None:
+                raise ConfigError(
+                    f"{where}: {hook}: sampler: {type(loader.sampler).__name__} draws samples with"
+                    " replacement, but an evaluation measures each of them."
+                )
+            parts[part] = TaggedSamples(part, loader, choice)
     return parts
+
+
+def _choice(loader: DataLoader[Any], where: str) -> Choice | None:
+    sampler: Any = loader.sampler
+    if loader.batch_size is None:  # the loader was given a batch sampler
+        batches: Any = loader.batch_sampler
+        if type(batches) is not BatchSampler:
+            raise ConfigError(
+                f"{where}: {type(batches).__name__} makes batches of its own, and raysync does:"
+                " each is a function of (seed, worker, number). Give the loader a sampler= of"
+                " indices."
+            )
+        sampler = batches.sampler
+    return read_choice(lambda: sampler, loader.dataset, where)
 
 
 def _loader(source: Any, hook: str, where: str) -> DataLoader[Any] | None:

@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_structure import split_batch
 from raysync.training.data.batches import Batches
+from raysync.training.data.chosen_samples import indices_in_data_set
 
 Key = tuple[int, int]  # seed of a sample's randomness, and its index
 
@@ -59,7 +60,7 @@ class BatchReader:
         batches: Batches,
         workers: int = 0,  # processes that read ahead; 0: this process reads
     ) -> None:
-        self._collate, self._batches = collate, batches
+        self._samples, self._collate, self._batches = samples, collate, batches
         self._seeded_samples, self._workers = SeededSamples(samples), workers
         self._read_batch = getattr(samples, "read_batch", None)
         self._ahead: Iterator[Any] | None = None
@@ -76,8 +77,9 @@ class BatchReader:
         return self._batches.seed(clock)
 
     def samples(self, clock: int, size: int) -> list[int]:
-        """Return the indices of a batch in the training set."""
-        return [int(index) for index in self._batches.indices(clock, size)]
+        """Return the indices of a batch in the task's training set."""
+        places = self._batches.indices(clock, size)
+        return [int(index) for index in indices_in_data_set(self._samples, places)]
 
     def read(self, clock: int, sizes: Sequence[int]) -> list[Any]:
         if self._read_batch is not None:
