@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 
 from raysync.errors import ConfigError
-from raysync.training.data.chosen_samples import Choice, ChosenSamples
+from raysync.training.data.chosen_samples import Selection, ChosenSamples
 from raysync.training.data.data_set import check_samples
 from raysync.training.data.samplers import read_choice
 from raysync.users_code import users_code
@@ -33,7 +33,7 @@ class Tagged(NamedTuple):
 class TaggedSamples(Dataset[Tagged]):
     """The samples of a loader; an evaluation's are only those that its sampler chooses."""
 
-    def __init__(self, part: str, loader: DataLoader[Any], choice: Choice | None) -> None:
+    def __init__(self, part: str, loader: DataLoader[Any], choice: Selection | None) -> None:
         self.part, self.samples, self.collate = part, loader.dataset, loader.collate_fn
         self.choice = choice
         if part != "train" and choice is not None:
@@ -71,7 +71,7 @@ def parts_of(source: Any, where: str) -> dict[str, TaggedSamples]:
     return parts
 
 
-def _choice(loader: DataLoader[Any], where: str) -> Choice | None:
+def _choice(loader: DataLoader[Any], where: str) -> Selection | None:
     sampler: Any = loader.sampler
     if loader.batch_size is None:  # the loader was given a batch sampler
         batches: Any = loader.batch_sampler

@@ -129,7 +129,8 @@ class Batches:
         rng = default_rng(hashed_seed(self._seed, "draw", self._slot, clock))
         places = np.searchsorted(cumulative, rng.random(size) * cumulative[-1], side="right")
         # a product may be rounded up to the whole sum
-        return self._shard[np.minimum(places, len(cumulative) - 1)]
+        drawn: Array = self._shard[np.minimum(places, len(cumulative) - 1)]
+        return drawn
 
     def _order_of_pass(self, number: int) -> Array:
         if number != self._pass_number:

@@ -13,7 +13,7 @@ from raysync.training.data.batches import Array
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class Selection:
     """Which samples of a data set are drawn, and how often."""
 
     indices: Array  # (M,), in order; an index that occurs twice is drawn twice as often
@@ -23,7 +23,7 @@ class Choice:
 class ChosenSamples(Dataset[Any]):
     """Sample i is the i-th chosen one."""
 
-    def __init__(self, samples: Dataset[Any], choice: Choice) -> None:
+    def __init__(self, samples: Dataset[Any], choice: Selection) -> None:
         self.samples, self.choice = samples, choice
 
     def __len__(self) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import islice
 from operator import index as as_index
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from torch.utils.data import (
@@ -24,16 +24,17 @@ from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_reader import generators_restored, seed_generators
 from raysync.training.data.batches import Array
-from raysync.training.data.chosen_samples import Choice
+from raysync.training.data.chosen_samples import Selection
 from raysync.users_code import users_code
 
+T = TypeVar("T")
 FOLLOWED = (
     "Followed are samplers that give the same indices in each pass, in any order, and torch's"
     " WeightedRandomSampler with replacement."
 )
 
 
-def read_choice(make: Callable[[], Any], samples: Dataset[Any], where: str) -> Choice | None:
+def read_choice(make: Callable[[], Any], samples: Dataset[Any], where: str) -> Selection | None:
     """Read what a sampler chooses among samples; None: all of them equally often.
 
     Args:
@@ -47,7 +48,7 @@ def read_choice(make: Callable[[], Any], samples: Dataset[Any], where: str) -> C
     # a later pass, another process or a resumed run would have, too.
     with users_code(where), generators_restored():
         first, second = (_seeded(0, make) for _ in range(2))
-        if first is None or isinstance(first, Choice):
+        if first is None or isinstance(first, Selection):
             return first
         where = f"{where}: {type(first).__name__}"
         count = len(samples)  # type: ignore[arg-type]
@@ -62,12 +63,12 @@ def read_choice(make: Callable[[], Any], samples: Dataset[Any], where: str) -> C
     return choice
 
 
-def _seeded(number: int, call: Callable[[], Any]) -> Any:
+def _seeded(number: int, call: Callable[[], T]) -> T:
     seed_generators(hashed_seed(number, "sampler"))
     return call()
 
 
-def _choice_of(sampler: Any, count: int, where: str) -> Choice | None:
+def _choice_of(sampler: Any, count: int, where: str) -> Selection | None:
     if _draws_as(sampler, WeightedRandomSampler):
         if not sampler.replacement:
             raise ConfigError(
@@ -77,14 +78,14 @@ def _choice_of(sampler: Any, count: int, where: str) -> Choice | None:
         return _weighted(np.array(sampler.weights, float), count, where)
     is_plain = _draws_as(sampler, RandomSampler) or _draws_as(sampler, SequentialSampler)
     if is_plain and len(sampler.data_source) == count:
-        return Choice(np.arange(count), np.ones(count)) if _replaces(sampler) else None
+        return Selection(np.arange(count), np.ones(count)) if _replaces(sampler) else None
     if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
         raise ConfigError(
             f"{where}: is the share of rank {sampler.rank} of {sampler.num_replicas}; raysync deals"
             " the samples out to its workers itself. Leave it out."
         )
     indices = np.sort(_indices(sampler, count, where))
-    return None if np.array_equal(indices, np.arange(count)) else Choice(indices)
+    return None if np.array_equal(indices, np.arange(count)) else Selection(indices)
 
 
 def _draws_as(sampler: Any, kind: Any) -> bool:
@@ -96,13 +97,13 @@ def _replaces(sampler: Any) -> bool:
     return bool(getattr(sampler, "replacement", False))
 
 
-def _weighted(weights: Array, count: int, where: str) -> Choice:
+def _weighted(weights: Array, count: int, where: str) -> Selection:
     if len(weights) != count:
         raise ConfigError(f"{where}: has {len(weights):,} weights, for {count:,} samples.")
     if not np.isfinite(weights).all() or weights.min() < 0 or not weights.any():
         raise ConfigError(f"{where}: weights must be finite, from 0, and one of them above 0.")
     [indices] = np.nonzero(weights)
-    return Choice(indices, weights[indices])
+    return Selection(indices, weights[indices])
 
 
 def _indices(sampler: Any, count: int, where: str) -> Array:
@@ -126,7 +127,7 @@ def _indices(sampler: Any, count: int, where: str) -> Array:
     return indices
 
 
-def _are_equal(one: Choice | None, other: Choice | None) -> bool:
+def _are_equal(one: Selection | None, other: Selection | None) -> bool:
     if one is None or other is None:
         return one is other
     return np.array_equal(one.indices, other.indices) and (

@@ -18,7 +18,7 @@ from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches
-from raysync.training.data.chosen_samples import Choice, ChosenSamples
+from raysync.training.data.chosen_samples import Selection, ChosenSamples
 from raysync.training.data.samplers import read_choice
 from raysync.training.files.state_dict import StateDict, fill
 from raysync.training.tasks.task import Task
@@ -31,7 +31,7 @@ class InitialModel:
 
     task: Task
     state: StateDict | None = None  # the initial weights; None: as the task builds them
-    choice: Choice | None = None  # of training samples; None: as the task's sampler says
+    choice: Selection | None = None  # of training samples; None: as the task's sampler says
 
     def __reduce__(self) -> tuple[Any, ...]:
         # without the cached data sets, but with what a sampler chose once, for all processes
