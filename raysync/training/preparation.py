@@ -23,8 +23,8 @@ from raysync.paradigms.local import steps_per_push
 from raysync.training.batch_metrics import batch_metrics
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches, shards
-from raysync.training.data.chosen_samples import labels_of
 from raysync.training.data.data_set import DataSet, Labelled, check_samples
+from raysync.training.data.selected_samples import labels_of
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.files.model_file import check_savable
 from raysync.training.files.weight_files import read_any

@@ -23,9 +23,9 @@ from raysync.decoupled.plan import plan_of
 from raysync.errors import ConfigError
 from raysync.running.run import run
 from raysync.training.data.batch_reader import BatchReader
-from raysync.training.data.chosen_samples import ChosenSamples
 from raysync.training.data.data_set import data_set
-from raysync.training.data.samplers import read_choice
+from raysync.training.data.samplers import read_selection
+from raysync.training.data.selected_samples import SelectedSamples
 from raysync.training.preparation import prepare
 from tests.builders.messages import naming
 from tests.builders.tasks import Cut, Pairs
@@ -112,7 +112,7 @@ def drawn(training, clocks=200, size=5):
     ],
 )
 @pytest.mark.parametrize("paradigm", ["bsp", "asp"])
-def test_a_run_of_chosen_samples_is_one_of_a_subset(paradigm, make):
+def test_a_run_of_selected_samples_is_one_of_a_subset(paradigm, make):
     """Bit for bit: batches, epochs and weights."""
     mine, others = planned(Sampled(make)), planned(InSubset(FOLD))
     assert mine.workload_samples == 3 * len(FOLD)
@@ -124,7 +124,7 @@ def test_a_run_of_chosen_samples_is_one_of_a_subset(paradigm, make):
     assert not torch.equal(weights_of(driver), weights_of(whole))
 
 
-def test_only_chosen_samples_are_read_in_training_and_before():
+def test_only_selected_samples_are_read_in_training_and_before():
     seen = set()
 
     class Watched(Pairs):
@@ -161,7 +161,7 @@ def test_shares_are_dealt_out_once_and_each_pass_meets_each_sample_once():
 )
 def test_a_sampler_of_all_samples_changes_nothing(make):
     training = planned(Sampled(make))
-    assert not isinstance(training.model.train_set, ChosenSamples)
+    assert not isinstance(training.model.train_set, SelectedSamples)
     _, driver = learn(training)
     _, plain = learn(planned(Cut()))
     assert torch.equal(weights_of(driver), weights_of(plain))
@@ -212,11 +212,11 @@ def test_each_worker_draws_by_the_weights_and_others_than_the_next():
 
 
 @pytest.mark.parametrize("make", [lambda _: FOLD, lambda _: WeightedRandomSampler(FEW, 9)])
-def test_stages_read_the_chosen_samples(make):
+def test_stages_read_the_selected_samples(make):
     training = planned(Sampled(make), workers=[{"count": 2, "step_s": 0.1}])
     plan = plan_of(training, paradigms.make("decoupled", modules=2, groups=1))
     drawn = {index for clock in range(60) for index in plan.reader(0).samples(clock, 3)}
-    assert drawn == set(read_choice(lambda: make(None), Pairs(24), "here").indices)
+    assert drawn == set(read_selection(lambda: make(None), Pairs(24), "here").indices)
 
 
 def test_with_replacement_a_pass_may_repeat_samples():
@@ -271,10 +271,10 @@ def test_actors_have_the_choice_of_the_driver(workers):
                 assert torch.equal(one, other)
 
 
-def test_whole_batches_are_read_of_the_chosen_samples():
+def test_whole_batches_are_read_of_the_selected_samples():
     x = np.arange(24, dtype=np.float32)[:, None]
     samples = data_set("rows", (x, np.arange(24)), (x, np.arange(24))).part("train")
-    chosen = ChosenSamples(samples, read_choice(lambda: FOLD, samples, "here"))
+    chosen = SelectedSamples(samples, read_selection(lambda: FOLD, samples, "here"))
     _, y = chosen.read_batch(np.array([0, 2, 10]), None)
     assert y.tolist() == [sorted(FOLD)[place] for place in (0, 2, 10)]
     assert chosen[2][1] == sorted(FOLD)[2]
@@ -291,7 +291,7 @@ class LabelledSubset(InSubset):
         return [index % 4 for index in samples.indices]
 
 
-def test_dirichlet_deals_out_the_chosen_samples_by_their_own_labels():
+def test_dirichlet_deals_out_the_selected_samples_by_their_own_labels():
     skewed = {"data": {"partition": "dirichlet", "alpha": 0.3}}
     training = planned(WithLabels(lambda _: FOLD), **skewed)
     expected = planned(LabelledSubset(FOLD), **skewed)
@@ -403,7 +403,7 @@ def test_a_sampler_that_cannot_be_followed_is_refused_by_name(make, facts):
     assert len(str(error.value).splitlines()) <= 2
 
 
-def test_a_batch_is_no_larger_than_the_chosen_samples():
+def test_a_batch_is_no_larger_than_the_selected_samples():
     with pytest.raises(ConfigError, match=naming("batch_size: 3 2 training samples")):
         planned(Sampled(lambda _: [1, 2]))
 
@@ -413,7 +413,7 @@ def test_the_generators_stay_as_they_were():
     expected = torch.rand(1)
     torch.manual_seed(1)
     samples = Pairs(24)
-    read_choice(lambda: SubsetRandomSampler(FOLD), samples, "here")
+    read_selection(lambda: SubsetRandomSampler(FOLD), samples, "here")
     assert torch.equal(torch.rand(1), expected)
 
 

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 
 from raysync.errors import ConfigError
-from raysync.training.data.chosen_samples import Selection, ChosenSamples
 from raysync.training.data.data_set import check_samples
-from raysync.training.data.samplers import read_choice
+from raysync.training.data.samplers import read_selection
+from raysync.training.data.selected_samples import SelectedSamples, Selection
 from raysync.users_code import users_code
 
 # part of the data -> the hook that returns its loader
@@ -33,11 +33,11 @@ class Tagged(NamedTuple):
 class TaggedSamples(Dataset[Tagged]):
     """The samples of a loader; an evaluation's are only those that its sampler chooses."""
 
-    def __init__(self, part: str, loader: DataLoader[Any], choice: Selection | None) -> None:
+    def __init__(self, part: str, loader: DataLoader[Any], selection: Selection | None) -> None:
         self.part, self.samples, self.collate = part, loader.dataset, loader.collate_fn
-        self.choice = choice
-        if part != "train" and choice is not None:
-            self.samples = ChosenSamples(self.samples, choice)
+        self.selection = selection
+        if part != "train" and selection is not None:
+            self.samples = SelectedSamples(self.samples, selection)
 
     def __len__(self) -> int:
         return len(self.samples)  # type: ignore[arg-type]
@@ -61,17 +61,17 @@ def parts_of(source: Any, where: str) -> dict[str, TaggedSamples]:
             with users_code(f"{where}: setup"):
                 source.setup(stage)
         if has_hook(source, hook) and (loader := _loader(source, hook, where)) is not None:
-            choice = _choice(loader, f"{where}: {hook}: sampler")
-            if part != "train" and choice is not None and choice.weights is not None:
+            selection = _selection(loader, f"{where}: {hook}: sampler")
+            if part != "train" and selection is not None and selection.weights is not None:
                 raise ConfigError(
                     f"{where}: {hook}: sampler: {type(loader.sampler).__name__} draws samples with"
                     " replacement, but an evaluation measures each of them."
                 )
-            parts[part] = TaggedSamples(part, loader, choice)
+            parts[part] = TaggedSamples(part, loader, selection)
     return parts
 
 
-def _choice(loader: DataLoader[Any], where: str) -> Selection | None:
+def _selection(loader: DataLoader[Any], where: str) -> Selection | None:
     sampler: Any = loader.sampler
     if loader.batch_size is None:  # the loader was given a batch sampler
         batches: Any = loader.batch_sampler
@@ -82,7 +82,7 @@ def _choice(loader: DataLoader[Any], where: str) -> Selection | None:
                 " indices."
             )
         sampler = batches.sampler
-    return read_choice(lambda: sampler, loader.dataset, where)
+    return read_selection(lambda: sampler, loader.dataset, where)
 
 
 def _loader(source: Any, hook: str, where: str) -> DataLoader[Any] | None:

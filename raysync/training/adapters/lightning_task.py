@@ -169,11 +169,10 @@ class LightningTask(Task):
             )
         ]
         for part, samples in self._parts.items():
-            if (choice := samples.choice) is not None:
-                by = "" if choice.weights is None else ", drawn by their weights"
-                lines.append(
-                    f"The sampler of {LOADERS[part]} chooses {len(choice.indices):,} samples{by}."
-                )
+            if (selection := samples.selection) is not None:
+                by = "" if selection.weights is None else ", drawn by their weights"
+                count = f"{len(selection.indices):,} samples{by}"
+                lines.append(f"The sampler of {LOADERS[part]} chooses {count}.")
         hooks = [name for name in dir(type(model)) if name.startswith("on_")]
         if unused := [hook for hook in hooks if has_hook(model, hook)]:
             lines.append(
@@ -197,7 +196,7 @@ class LightningTask(Task):
 
     @override
     def sampler(self, samples: Dataset[Any]) -> Any:
-        return self._first_part("train").choice
+        return self._first_part("train").selection
 
     @override
     def test_set(self) -> Dataset[Any]:

@@ -16,8 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_structure import split_batch
 from raysync.training.data.batches import Batches
-from raysync.training.data.chosen_samples import indices_in_data_set
 from raysync.training.data.sample_counts import SampleCounter
+from raysync.training.data.selected_samples import indices_in_data_set
 
 Key = tuple[int, int]  # seed of a sample's randomness, and its index
 

@@ -24,7 +24,7 @@ from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_reader import generators_restored, seed_generators
 from raysync.training.data.batches import Array
-from raysync.training.data.chosen_samples import Selection
+from raysync.training.data.selected_samples import Selection
 from raysync.users_code import users_code
 
 T = TypeVar("T")
@@ -34,17 +34,17 @@ FOLLOWED = (
 )
 
 
-def read_choice(make: Callable[[], Any], samples: Dataset[Any], where: str) -> Selection | None:
+def read_selection(make: Callable[[], Any], samples: Dataset[Any], where: str) -> Selection | None:
     """Read what a sampler chooses among samples; None: all of them equally often.
 
     Args:
         make: makes or returns the sampler: torch's, any sized iterable of indices, None, or a
-            choice that has been read.
+            selection that has been read.
 
     Raises:
         ConfigError: it cannot be followed.
     """
-    # Made twice alike, and read with other random numbers and again: what differs is no choice that
+    # Made twice alike, and read with other random numbers and again: what differs is nothing that
     # a later pass, another process or a resumed run would have, too.
     with users_code(where), generators_restored():
         first, second = (_seeded(0, make) for _ in range(2))
@@ -52,15 +52,15 @@ def read_choice(make: Callable[[], Any], samples: Dataset[Any], where: str) -> S
             return first
         where = f"{where}: {type(first).__name__}"
         count = len(samples)  # type: ignore[arg-type]
-        choice, *others = (
-            _seeded(reading, partial(_choice_of, sampler, count, where))
+        selection, *others = (
+            _seeded(reading, partial(_selection_of, sampler, count, where))
             for reading, sampler in enumerate((first, first, second))
         )
-    if not all(_are_equal(choice, other) for other in others):
+    if not all(_are_equal(selection, other) for other in others):
         raise ConfigError(
             f"{where}: what it chooses differs from one reading to the next.\n{FOLLOWED}"
         )
-    return choice
+    return selection
 
 
 def _seeded(number: int, call: Callable[[], T]) -> T:
@@ -68,7 +68,7 @@ def _seeded(number: int, call: Callable[[], T]) -> T:
     return call()
 
 
-def _choice_of(sampler: Any, count: int, where: str) -> Selection | None:
+def _selection_of(sampler: Any, count: int, where: str) -> Selection | None:
     if _draws_as(sampler, WeightedRandomSampler):
         if not sampler.replacement:
             raise ConfigError(

@@ -18,8 +18,8 @@ from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches
-from raysync.training.data.chosen_samples import Selection, ChosenSamples
-from raysync.training.data.samplers import read_choice
+from raysync.training.data.samplers import read_selection
+from raysync.training.data.selected_samples import SelectedSamples, Selection
 from raysync.training.files.state_dict import StateDict, fill
 from raysync.training.tasks.task import Task
 from raysync.users_code import users_code
@@ -31,13 +31,13 @@ class InitialModel:
 
     task: Task
     state: StateDict | None = None  # the initial weights; None: as the task builds them
-    choice: Selection | None = None  # of training samples; None: as the task's sampler says
+    selection: Selection | None = None  # of training samples; None: as the task's sampler says
 
     def __reduce__(self) -> tuple[Any, ...]:
         # without the cached data sets, but with what a sampler chose once, for all processes
         read = vars(self).get("train_set")
-        choice = read.choice if isinstance(read, ChosenSamples) else self.choice
-        return InitialModel, (self.task, self.state, choice)
+        selection = read.selection if isinstance(read, SelectedSamples) else self.selection
+        return InitialModel, (self.task, self.state, selection)
 
     # each process makes the sets when needed: this may read the names of all files in a folder
     @cached_property
@@ -45,17 +45,17 @@ class InitialModel:
         task = self.task
         with users_code(f"task {task.name}: train_set"):
             samples = task.train_set()
-        choice = self.choice
-        if choice is None:
+        selection = self.selection
+        if selection is None:
             where = f"task {task.name}: sampler"
-            choice = read_choice(lambda: task.sampler(samples), samples, where)
-        return samples if choice is None else ChosenSamples(samples, choice)
+            selection = read_selection(lambda: task.sampler(samples), samples, where)
+        return samples if selection is None else SelectedSamples(samples, selection)
 
     @property
     def sample_weights(self) -> Array | None:
         """Of the training samples, if a sampler draws them by weights."""
         samples = self.train_set
-        return samples.choice.weights if isinstance(samples, ChosenSamples) else None
+        return samples.selection.weights if isinstance(samples, SelectedSamples) else None
 
     @cached_property
     def test_set(self) -> Dataset[Any]:

@@ -20,32 +20,32 @@ class Selection:
     weights: Array | None = None  # (M,) above 0, of independent draws; None: passes over all
 
 
-class ChosenSamples(Dataset[Any]):
+class SelectedSamples(Dataset[Any]):
     """Sample i is the i-th chosen one."""
 
-    def __init__(self, samples: Dataset[Any], choice: Selection) -> None:
-        self.samples, self.choice = samples, choice
+    def __init__(self, samples: Dataset[Any], selection: Selection) -> None:
+        self.samples, self.selection = samples, selection
 
     def __len__(self) -> int:
-        return len(self.choice.indices)
+        return len(self.selection.indices)
 
     def __getitem__(self, index: int) -> Any:
-        return self.samples[int(self.choice.indices[index])]
+        return self.samples[int(self.selection.indices[index])]
 
     @property
     def read_batch(self) -> Callable[[Array, int | None], Any] | None:
         """The method of a data set that reads whole batches; None: it reads sample by sample."""
         read = getattr(self.samples, "read_batch", None)
-        return None if read is None else lambda at, seed: read(self.choice.indices[at], seed)
+        return None if read is None else lambda at, seed: read(self.selection.indices[at], seed)
 
 
 def indices_in_data_set(samples: Dataset[Any], places: Array) -> Array:
     """Return the user's indices of samples that may have been chosen."""
-    return samples.choice.indices[places] if isinstance(samples, ChosenSamples) else places
+    return samples.selection.indices[places] if isinstance(samples, SelectedSamples) else places
 
 
 def labels_of(labels: Callable[[Dataset[Any]], Sequence[int]], samples: Dataset[Any]) -> Array:
     """Return the labels of samples, as a function has them for the data set that they are from."""
-    if isinstance(samples, ChosenSamples):
-        return np.asarray(labels(samples.samples))[samples.choice.indices]
+    if isinstance(samples, SelectedSamples):
+        return np.asarray(labels(samples.samples))[samples.selection.indices]
     return np.asarray(labels(samples))
