@@ -14,6 +14,7 @@ from torch.utils.data import (
     SequentialSampler,
     Subset,
     SubsetRandomSampler,
+    TensorDataset,
     WeightedRandomSampler,
 )
 
@@ -278,6 +279,34 @@ def test_whole_batches_are_read_of_the_selected_samples():
     _, y = chosen.read_batch(np.array([0, 2, 10]), None)
     assert y.tolist() == [sorted(FOLD)[place] for place in (0, 2, 10)]
     assert chosen[2][1] == sorted(FOLD)[2]
+
+
+@pytest.mark.parametrize("is_lazy", [False, True])
+def test_a_data_set_of_a_built_in_task_has_a_sampler(is_lazy):
+    """As if its arrays had only these rows."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(24, 4)).astype(np.float32), np.arange(24) % 3
+    test = x[:5], y[:5]
+    rows = sorted(FOLD)
+    few = data_set("few", (x[rows], y[rows]), test, classes=3)
+    if is_lazy:
+        pairs, tests = (TensorDataset(*map(torch.from_numpy, part)) for part in ((x, y), test))
+        sampled = data_set("all", pairs, tests, classes=3, sampler=SubsetRandomSampler(FOLD))
+    else:
+        sampled = data_set("all", (x, y), test, sampler=SubsetRandomSampler(FOLD))
+    settings = config.validate(QUICK | {"data": {"partition": "dirichlet", "alpha": 1.0}})
+    model = torch.nn.Linear(4, 3)
+    mine, other = (prepare(settings, model=model, data=data) for data in (sampled, few))
+    (_, driver), (_, expected) = learn(mine), learn(other)
+    torch.testing.assert_close(weights_of(driver), weights_of(expected))
+
+
+@pytest.mark.parametrize("setting", ["train_samples", "validation_samples"])
+def test_a_part_of_a_data_set_with_a_sampler_is_refused(setting):
+    rows = np.ones((9, 2), np.float32), np.arange(9) % 2
+    data = data_set("rows", rows, rows, sampler=[1, 2, 3])
+    with pytest.raises(ConfigError, match=naming(f"data.{setting}: sampler rows")):
+        prepare(config.validate({"data": {setting: 5}}), model=torch.nn.Linear(2, 2), data=data)
 
 
 class WithLabels(Sampled):
