@@ -368,9 +368,9 @@ def subset(whole: Labelled, data: Data) -> Labelled:
     """
     train, test = data.train_samples, data.test_samples
     if whole.sampler is not None and (train or data.validation_samples):
-        part = "train" if train else "validation"
+        setting = "train_samples" if train else "validation_samples"
         raise ConfigError(
-            f"data.{part}_samples: the sampler of {whole.name} chooses among all training samples."
+            f"data.{setting}: the sampler of {whole.name} chooses among all training samples."
         )
     if isinstance(whole, LazyDataSet):
         if data.validation_samples is not None:
