@@ -164,8 +164,9 @@ class Experiment(Strict):
     init_from: Path | None = Field(
         None,
         description=(
-            "the weights to start from: a safetensors file, a file of `torch.save`, or a run"
-            " folder, for its final model; default: the initial weights of the model"
+            "the weights to start from, told by content: a safetensors file, a file of"
+            " `torch.save`, an index of parts (`*.index.json`), a folder of parts, or a run folder,"
+            " for its final model; default: the initial weights of the model"
         ),
     )
     keep: Literal["final", "best", "none"] = Field(

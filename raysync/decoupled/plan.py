@@ -61,7 +61,9 @@ class DecoupledPlan:
     def batches_of(self, group: int) -> Batches:
         """Return the batches of a group: of the worker that runs its first stage."""
         slot = self.slots[group, 1]
-        return Batches(self.shards[slot], self.training.experiment.seed, slot)
+        training = self.training
+        weights = training.model.sample_weights
+        return Batches(self.shards[slot], training.experiment.seed, slot, weights)
 
     def reader(self, group: int) -> BatchReader:
         model = self.training.model

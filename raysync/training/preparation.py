@@ -24,9 +24,10 @@ from raysync.paradigms.local import steps_per_push
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches, shards
 from raysync.training.data.data_set import DataSet, Labelled, check_samples
+from raysync.training.data.selected_samples import labels_of
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.files.model_file import check_savable
-from raysync.training.files.state_dict import read_any
+from raysync.training.files.weight_files import read_any
 from raysync.training.models.builtin import MODELS, ModelSource
 from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
@@ -117,7 +118,8 @@ class TrainingPlan:
         return _deal(self.experiment, self.model, slots)
 
     def batches(self, slot: str) -> Batches:
-        return Batches(self.shards[slot], self.experiment.seed, slot)
+        weights = self.model.sample_weights
+        return Batches(self.shards[slot], self.experiment.seed, slot, weights)
 
     def build(self) -> nn.Module:
         return self.model.build(self.experiment.seed)
@@ -462,7 +464,7 @@ def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict
 
     def labels() -> Array:
         with users_code(f"task {task.name}: labels"):
-            values = np.asarray(task.labels(samples))[:count]
+            values = labels_of(task.labels, samples)[:count]
         is_regression = isinstance(task, Supervised) and task.data.regression
         if is_regression or values.ndim > 1:
             what = "numbers to predict" if is_regression else "a label for each token"
@@ -474,7 +476,12 @@ def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict
 
     sizes = experiment.batch_sizes
     return shards(
-        experiment.data, count, labels, {slot: sizes[slot] for slot in slots}, experiment.seed
+        experiment.data,
+        count,
+        labels,
+        {slot: sizes[slot] for slot in slots},
+        experiment.seed,
+        weighted=model.sample_weights is not None,
     )
 
 

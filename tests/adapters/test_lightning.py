@@ -273,6 +273,18 @@ def test_the_primary_metric_is_the_first_whose_direction_is_known(training):
         ("NeedsTrainer", {}, "`Trainer`"),
         ("TwoLoaders", {}, "DataLoader"),
         ("Sums", {}, "SumMetric"),
+        ("Folded", {"module": {"sampler": "Batches"}}, "train_dataloader sampler Batches"),
+        ("Folded", {"module": {"held_out": "Batches"}}, "val_dataloader sampler Batches"),
+        (
+            "Folded",
+            {"module": {"sampler": "DistributedSampler"}},
+            "train_dataloader DistributedSampler 1 4",
+        ),
+        (
+            "Folded",
+            {"module": {"held_out": "WeightedRandomSampler"}},
+            "val_dataloader sampler WeightedRandomSampler",
+        ),
         ("Whole", {"module": {"optimizer": "Adafactor"}}, "adafactor:"),
         (
             "Whole",
@@ -316,3 +328,36 @@ def test_a_loss_that_is_only_logged_is_the_loss():
     evaluation = ModelEvaluation(training.model, training.build(), training.experiment)
     metrics = evaluation.measure(evaluation.model.initial(), is_last=True)
     assert metrics["loss"] == metrics["val_loss"]
+
+
+@pytest.mark.parametrize("sampler", ["SubsetRandomSampler", "BatchSampler"])
+def test_samplers_choose_what_is_trained_on_and_what_is_measured(sampler):
+    """As plain torch reads the same loaders, in whatever order."""
+    training = planned("Folded", module={"sampler": sampler})
+    module = training.build()
+    folds = module.folds
+    shares = {slot: len(shard) for slot, shard in training.shards.items()}
+    drawn = [index for slot in shares for index in training.reader(slot).samples(0, shares[slot])]
+    assert sorted(drawn) == sorted(folds["train"])
+    expected = {tuple(x.tolist()) for batch, _ in module.train_dataloader() for x in batch}
+    read = [training.reader(slot).read(0, [size])[0] for slot, size in shares.items()]
+    assert {tuple(x.tolist()) for batch in read for x in batch.content[0]} == expected
+    assert any(f"train_dataloader chooses {48}" in remark for remark in training.remarks)
+    evaluation = ModelEvaluation(training.model, training.build(), training.experiment)
+    mine = evaluation.measure(evaluation.model.initial(), is_last=True)
+    x, y = (torch.cat(each) for each in zip(*module.val_dataloader(), strict=True))
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(module.eval()(x), y)
+    assert len(x) == 16
+    assert mine["val_loss"] == pytest.approx(loss.item(), abs=1e-6)
+
+
+def test_a_weighted_sampler_of_a_loader_is_followed():
+    training = planned("Folded", module={"sampler": "WeightedRandomSampler"})
+    fold = training.build().folds["train"]
+    drawn = np.concatenate(
+        [training.reader(s).samples(clock, 50) for s in training.shards for clock in range(100)]
+    )
+    assert set(drawn) == set(fold)
+    share = np.isin(drawn, fold[:8]).mean()
+    assert share == pytest.approx(3 * 8 / (3 * 8 + 40), abs=0.015)  # 15,000 draws: four deviations

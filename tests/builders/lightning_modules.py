@@ -7,7 +7,15 @@ import torch
 import torchmetrics
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
-from torch.utils.data import DataLoader, TensorDataset, random_split
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+    random_split,
+)
 
 FEATURES, CLASSES = 6, 3
 
@@ -192,6 +200,50 @@ class TwoLoaders(Whole):
 class Sums(Whole):
     def validation_step(self, batch, batch_idx):
         self.log("total", torch.ones(()), reduce_fx="sum")
+
+
+class Folded(Whole):
+    """One data set and two samplers, as in cross-validation."""
+
+    def __init__(self, sampler="SubsetRandomSampler", held_out="SubsetRandomSampler"):
+        super().__init__()
+        order = torch.randperm(64, generator=torch.Generator().manual_seed(3)).tolist()
+        self.folds = {"train": order[16:], "val": order[:16]}
+        self.samplers = {"train": sampler, "val": held_out}
+
+    def loader(self, part):
+        fold, kind, samples = self.folds[part], self.samplers[part], points(64, seed=1)
+        if kind == "Batches":
+            return DataLoader(samples, batch_sampler=Batches(fold))
+        if kind == "BatchSampler":
+            batches = BatchSampler(SubsetRandomSampler(fold), 8, drop_last=False)
+            return DataLoader(samples, batch_sampler=batches)
+        if kind == "WeightedRandomSampler":
+            weights = [3.0 if index in fold[:8] else float(index in fold) for index in range(64)]
+            return DataLoader(samples, 8, sampler=WeightedRandomSampler(weights, 64))
+        if kind == "DistributedSampler":
+            return DataLoader(samples, 8, sampler=DistributedSampler(samples, 4, 1))
+        return DataLoader(samples, 8, sampler=SubsetRandomSampler(fold))
+
+    def train_dataloader(self):
+        return self.loader("train")
+
+    def val_dataloader(self):
+        return self.loader("val")
+
+
+class Batches:
+    """Batches of a kind of its own."""
+
+    def __init__(self, indices):
+        self.indices = indices
+
+    def __iter__(self):
+        yield self.indices[:3]
+        yield self.indices[3:]
+
+    def __len__(self):
+        return 2
 
 
 class NotAModule:

@@ -18,7 +18,7 @@ from raysync.paradigms import rebuild
 from tests.builders.cluster import TINY, UNEQUAL, pid_of
 from tests.builders.messages import tells
 from tests.builders.models import Large, last_measured, line, measured
-from tests.builders.tasks import SumUp, Validated
+from tests.builders.tasks import Chosen, SumUp, Validated
 
 pytestmark = pytest.mark.ray
 TOO_FAST = {"lr": 1e20, "groups": [{"match": ["*"], "lr_factor": 1e20}]}
@@ -54,6 +54,20 @@ def test_a_users_task_is_read_ahead_by_processes_and_learns_as_in_virtual_time(r
     assert np.allclose(record.evaluations.mae, expected.evaluations.mae, atol=1e-6)
     assert record.summary["final_test_mae"] == pytest.approx(expected.summary["final_test_mae"])
     assert record.model(SumUp()).inner.weight.shape == (3, 4)
+
+
+@pytest.mark.slow
+def test_a_sampler_chooses_the_same_on_ray_as_in_virtual_time(run, tmp_path):
+    settings = {"batch_size": 3, "workload": {"samples": 36}, "update": {"lr": 0.05}}
+    record = run(given=Chosen(), **settings)
+    fresh = TINY | settings | {"output": str(tmp_path), "engine": "virtual"}
+    expected = raysync.run(fresh, task=Chosen())
+    got, wanted = (
+        each.pushes.sort_values(["clock", "worker"], ignore_index=True)
+        for each in (record, expected)
+    )
+    assert np.allclose(got.loss, wanted.loss, atol=1e-6)
+    assert len(set(got.loss)) > 3
 
 
 @pytest.mark.slow

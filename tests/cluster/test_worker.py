@@ -200,6 +200,7 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
                 (pictures[4 * clock : 4 * clock + 4], labels[4 * clock : 4 * clock + 4])
             ],
             seed=lambda clock: clock,
+            shares=lambda batches, sizes: [1.0],
         )
         leases = [slots.lease(), slots.lease()]
         gradients[shares] = [

@@ -10,6 +10,7 @@ from torch import nn
 from raysync import config
 from raysync.decoupled.cut import cut
 from raysync.decoupled.stage_computation import StageComputation, StageWork
+from raysync.training.data.batch_structure import batch_to
 from raysync.training.preparation import prepare
 from raysync.training.worker import device
 from raysync.training.worker.device import Device
@@ -54,6 +55,25 @@ def test_what_is_on_the_gpu_already_is_not_copied():
         cuda.trace.clear()
         assert gpu.upload(there) is there
     assert cuda.trace == []
+
+
+class Noting:
+    """A batch that moves itself."""
+
+    def __init__(self):
+        self.devices = []
+
+    def to(self, device):
+        self.devices.append(device)
+
+
+def test_a_batch_that_moves_itself_is_asked_to():
+    batch = Noting()
+    with FakeCuda():
+        assert batch_to((batch, "plain"), Device("cuda:0").upload) == (batch, "plain")
+    assert batch.devices == ["cuda:0"]
+    assert Device("cpu").upload(batch) is batch
+    assert batch.devices == ["cuda:0"]
 
 
 class WithoutWait(ast.NodeTransformer):

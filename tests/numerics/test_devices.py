@@ -101,6 +101,7 @@ class Reader:
 
     def __init__(self, reader):
         self._reader, self.seed, self.drawn = reader, reader.seed, []
+        self.shares = reader.shares
 
     def read(self, clock, sizes):
         self.drawn.append((clock, sum(sizes)))
@@ -141,7 +142,7 @@ def test_an_error_of_drawing_ahead_is_that_of_the_step_that_would_have_drawn():
             raise RuntimeError("no such sample")
         return itself.read(clock, sizes)
 
-    reader = SimpleNamespace(read=read, seed=itself.seed)
+    reader = SimpleNamespace(read=read, seed=itself.seed, shares=itself.shares)
     for clock in (0, 2):
         ahead.compute(reader, clock, 30)
         ahead.draw_ahead(reader)

@@ -462,7 +462,7 @@ class Harmful:
         ),
         ([1, 2], "state_dict"),
         ({"a": 1}, "state_dict"),
-        (Harmful(), "damaged"),
+        (Harmful(), "print"),
     ],
 )
 def test_weights_that_do_not_fit_are_refused(content, message, tmp_path, capsys):

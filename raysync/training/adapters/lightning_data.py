@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from torch.utils.data import DataLoader, Dataset, Subset
+from torch.utils.data import BatchSampler, DataLoader, Dataset, Subset
 
 from raysync.errors import ConfigError
 from raysync.training.data.data_set import check_samples
+from raysync.training.data.samplers import read_selection
+from raysync.training.data.selected_samples import SelectedSamples, Selection
 from raysync.users_code import users_code
 
 # part of the data -> the hook that returns its loader
@@ -29,8 +31,13 @@ class Tagged(NamedTuple):
 
 
 class TaggedSamples(Dataset[Tagged]):
-    def __init__(self, part: str, loader: DataLoader[Any]) -> None:
+    """The samples of a loader; an evaluation's are only those that its sampler chooses."""
+
+    def __init__(self, part: str, loader: DataLoader[Any], selection: Selection | None) -> None:
         self.part, self.samples, self.collate = part, loader.dataset, loader.collate_fn
+        self.selection = selection
+        if part != "train" and selection is not None:
+            self.samples = SelectedSamples(self.samples, selection)
 
     def __len__(self) -> int:
         return len(self.samples)  # type: ignore[arg-type]
@@ -43,7 +50,8 @@ def parts_of(source: Any, where: str) -> dict[str, TaggedSamples]:
     """Set up a module or data module whose data are prepared; return the parts with a loader.
 
     Raises:
-        ConfigError: a loader is not one DataLoader of samples, or a hook changes batches.
+        ConfigError: a loader is not one DataLoader of samples, its sampler cannot be followed, or a
+            hook changes batches.
     """
     refuse_hooks(BATCH_HOOKS, source, where)
     parts = {}
@@ -53,8 +61,28 @@ def parts_of(source: Any, where: str) -> dict[str, TaggedSamples]:
             with users_code(f"{where}: setup"):
                 source.setup(stage)
         if has_hook(source, hook) and (loader := _loader(source, hook, where)) is not None:
-            parts[part] = TaggedSamples(part, loader)
+            selection = _selection(loader, f"{where}: {hook}: sampler")
+            if part != "train" and selection is not None and selection.weights is not None:
+                raise ConfigError(
+                    f"{where}: {hook}: sampler: {type(loader.sampler).__name__} draws samples with"
+                    " replacement, but an evaluation measures each of them."
+                )
+            parts[part] = TaggedSamples(part, loader, selection)
     return parts
+
+
+def _selection(loader: DataLoader[Any], where: str) -> Selection | None:
+    sampler: Any = loader.sampler
+    if loader.batch_size is None:  # the loader was given a batch sampler
+        batches: Any = loader.batch_sampler
+        if type(batches) is not BatchSampler:
+            raise ConfigError(
+                f"{where}: {type(batches).__name__} makes batches of its own, and raysync does:"
+                " each is a function of (seed, worker, number). Give the loader a sampler= of"
+                " indices."
+            )
+        sampler = batches.sampler
+    return read_selection(lambda: sampler, loader.dataset, where)
 
 
 def _loader(source: Any, hook: str, where: str) -> DataLoader[Any] | None:

@@ -164,10 +164,15 @@ class LightningTask(Task):
         source = self._reference if not self._data else str(self._data["name"])
         lines = [
             (
-                f"raysync uses the data sets and collate functions of the loaders of {source}; the"
-                " experiment sets batch size and order."
+                f"raysync uses the data sets, samplers and collate functions of the loaders of"
+                f" {source}; the experiment sets batch size and order."
             )
         ]
+        for part, samples in self._parts.items():
+            if (selection := samples.selection) is not None:
+                by = "" if selection.weights is None else ", drawn by their weights"
+                count = f"{len(selection.indices):,} samples{by}"
+                lines.append(f"The sampler of {LOADERS[part]} chooses {count}.")
         hooks = [name for name in dir(type(model)) if name.startswith("on_")]
         if unused := [hook for hook in hooks if has_hook(model, hook)]:
             lines.append(
@@ -188,6 +193,10 @@ class LightningTask(Task):
     @override
     def train_set(self) -> Dataset[Any]:
         return self._first_part("train")
+
+    @override
+    def sampler(self, samples: Dataset[Any]) -> Any:
+        return self._first_part("train").selection
 
     @override
     def test_set(self) -> Dataset[Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random  # noqa: TID251  (the user's data sets draw from it, seeded for each sample)
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import accumulate, count, pairwise
 from typing import Any
 
@@ -15,6 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_structure import split_batch
 from raysync.training.data.batches import Batches
+from raysync.training.data.sample_counts import SampleCounter
+from raysync.training.data.selected_samples import indices_in_data_set
 
 Key = tuple[int, int]  # seed of a sample's randomness, and its index
 
@@ -73,9 +76,11 @@ class BatchReader:
         batches: Batches,
         workers: int = 0,  # processes that read ahead; 0: this process reads
     ) -> None:
-        self._collate, self._batches = collate, batches
+        self._samples, self._collate, self._batches = samples, collate, batches
         self._seeded_samples, self._workers = SeededSamples(samples), workers
         self._read_batch = getattr(samples, "read_batch", None)
+        first = partial(batches.indices, 0)
+        self._count = SampleCounter(_copies(self._seeded_samples, collate), first)
         self._ahead: Iterator[Any] | None = None
         # clock and sizes of the batch that `_ahead` yields next
         self._next_ahead: tuple[int, tuple[int, ...]] | None = None
@@ -90,8 +95,9 @@ class BatchReader:
         return self._batches.seed(clock)
 
     def samples(self, clock: int, size: int) -> list[int]:
-        """Return the indices of a batch in the training set."""
-        return [int(index) for index in self._batches.indices(clock, size)]
+        """Return the indices of a batch in the task's training set."""
+        places = self._batches.indices(clock, size)
+        return [int(index) for index in indices_in_data_set(self._samples, places)]
 
     def read(self, clock: int, sizes: Sequence[int]) -> list[Any]:
         if self._read_batch is not None:
@@ -105,6 +111,16 @@ class BatchReader:
                 self._collate([self._seeded_samples[key] for key in keys])
                 for keys in keys_of(self._batches, clock, sizes)
             ]
+
+    def shares(self, batches: Sequence[Any], sizes: Sequence[int]) -> list[float]:
+        """Return the parts' shares of the samples that are there, of as many as were read."""
+        # A push counts for as many samples as were asked for, so that batches and workload stay a
+        # function of (seed, slot, number); but its mean is over those that the collate left.
+        counts = list(sizes)
+        if self._read_batch is None and len(sizes) > 1:
+            counts = list(map(self._count, batches, sizes))
+        counts = counts if any(counts) else list(sizes)
+        return [count / sum(counts) for count in counts]
 
     def _read_ahead(self, clock: int, sizes: tuple[int, ...]) -> list[Any]:
         # any other step, after a restart or with a new batch size, restarts the processes
@@ -134,6 +150,16 @@ class _BatchKeys:
             yield from keys_of(self._batches, clock, self._sizes)
 
 
+def _copies(
+    seeded: SeededSamples, collate: Callable[[list[Any]], Any]
+) -> Callable[[int, int], Any]:
+    def batch_of(index: int, copies: int) -> Any:
+        with generators_restored():
+            return collate([seeded[0, index] for _ in range(copies)])
+
+    return batch_of
+
+
 def keys_of(batches: Batches, clock: int, sizes: Sequence[int]) -> list[list[Key]]:
     base = batches.augmentation_seed(clock)
     keys = [
@@ -155,7 +181,10 @@ def read_in_order(
     limit: int,
     workers: int = 0,
 ) -> Iterator[tuple[Any, int]]:
-    """Yield batches of the first `limit` samples, with their sizes, alike at each evaluation."""
+    """Yield batches of the first `limit` samples, with their sizes, alike at each evaluation.
+
+    A size is the number of samples that the collate left.
+    """
     starts = range(0, limit, batch_size)
     read_batch = getattr(samples, "read_batch", None)
     if read_batch is not None:
@@ -176,9 +205,19 @@ def read_in_order(
             collate_fn=collate,
             generator=torch.Generator(),
         )
-        yield from zip(loader, map(len, keys), strict=True)
-        return
+        batches: Iterator[Any] = iter(loader)
+    else:
+        batches = _collated(seeded, collate, keys)
+    counted = SampleCounter(_copies(seeded, collate), lambda number: range(min(number, limit)))
+    for batch, part in zip(batches, keys, strict=True):
+        if size := counted(batch, len(part)):  # the metrics of an empty batch are not finite
+            yield batch, size
+
+
+def _collated(
+    seeded: SeededSamples, collate: Callable[[list[Any]], Any], keys: Sequence[Sequence[Key]]
+) -> Iterator[Any]:
     for part in keys:
         with generators_restored():
             batch = collate([seeded[key] for key in part])
-        yield batch, len(part)
+        yield batch

@@ -8,11 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from raysync.errors import ConfigError
 
-def batch_to(batch: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """Move all tensors of a batch; other values stay as they are."""
-    if isinstance(batch, Tensor):
-        return move(batch)
+
+def batch_to(batch: Any, move: Callable[[Any], Any]) -> Any:
+    """Move all tensors of a batch, and objects that have a method `to`; others stay as they are."""
+    if moves_itself(batch):
+        moved = move(batch)
+        return batch if moved is None else moved  # as Lightning does: it may move in place
     if isinstance(batch, Mapping):
         moved = {key: batch_to(value, move) for key, value in batch.items()}
         return moved if type(batch) is dict else _as_type_of(batch, moved)
@@ -21,6 +24,11 @@ def batch_to(batch: Any, move: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(batch, tuple | list):
         return type(batch)(batch_to(value, move) for value in batch)
     return batch
+
+
+def moves_itself(batch: Any) -> bool:
+    """Whether a batch, or a part of it, is a tensor or another object with `to(device)`."""
+    return not isinstance(batch, type) and callable(getattr(batch, "to", None))
 
 
 def _as_type_of(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
@@ -41,4 +49,9 @@ def split_batch(batch: Any, sizes: Sequence[int]) -> list[Any]:
     if isinstance(batch, tuple | list):
         columns = [split_batch(value, sizes) for value in batch]
         return [type(batch)(column[index] for column in columns) for index in range(len(sizes))]
+    if moves_itself(batch):
+        raise ConfigError(
+            f"a batch of {type(batch).__name__} cannot be cut into parts (micro_batch, several"
+            " devices of a worker): tensors in tuples, lists and mappings can."
+        )
     return [batch for _ in sizes]

@@ -18,7 +18,13 @@ MOST_DRAWS = 100  # draws of shares until each worker has a sample
 
 
 def shards(
-    data: Data, count: int, labels: Callable[[], Array], slots: Mapping[str, int], seed: int
+    data: Data,
+    count: int,
+    labels: Callable[[], Array],
+    slots: Mapping[str, int],
+    seed: int,
+    *,
+    weighted: bool = False,
 ) -> dict[str, Array]:
     """Deal the training samples out to the worker slots, in proportion to their batch sizes.
 
@@ -27,6 +33,7 @@ def shards(
     Args:
         labels: returns the class of each sample; called for `dirichlet` only.
         slots: slot -> batch size, in the order of the experiment.
+        weighted: samples are drawn independently by weights, as `Batches` does.
 
     Raises:
         ConfigError: there are more slots than samples, alpha is so small that in each of several
@@ -37,7 +44,9 @@ def shards(
         raise ConfigError(
             f"data: {count} training samples cannot be dealt out to {len(slots)} workers."
         )
-    if data.partition == "shared":
+    # Independent draws need no shares, and within shares they would have other weights: a sample
+    # that is to be every second one would be too few draws of one slot, and none of the others.
+    if data.partition == "shared" or (weighted and data.partition == "iid"):
         return {slot: np.arange(count) for slot in slots}
     if data.partition == "iid":
         order, owners = rng.permutation(count), _owners(list(slots.values()), count)
@@ -80,9 +89,16 @@ class Batches:
 
     Batch c takes samples c * size to (c + 1) * size - 1 of the endless sequence of shuffled passes.
     A new size continues at another place of the sequence, so that pass omits or repeats samples.
+    With weights, a batch is that many independent draws.
     """
 
-    def __init__(self, shard: Array, seed: int, slot: str) -> None:
+    def __init__(self, shard: Array, seed: int, slot: str, weights: Array | None = None) -> None:
+        """
+        Args:
+            shard: indices of the training set.
+            weights: of all samples of the training set, above 0; None: passes.
+        """
+        self._cumulative = None if weights is None else np.cumsum(weights[shard])
         self._shard = shard
         self._seed = seed
         self._slot = slot
@@ -98,6 +114,8 @@ class Batches:
 
     def indices(self, clock: int, size: int) -> Array:
         """Return the training-set indices of one batch, (size,)."""
+        if self._cumulative is not None:
+            return self._drawn(self._cumulative, clock, size)
         start, pieces, missing = clock * size, [], size
         while missing:
             number, offset = divmod(start, len(self._shard))
@@ -106,6 +124,13 @@ class Batches:
             start += len(piece)
             missing -= len(piece)
         return np.concatenate(pieces)
+
+    def _drawn(self, cumulative: Array, clock: int, size: int) -> Array:
+        rng = default_rng(hashed_seed(self._seed, "draw", self._slot, clock))
+        places = np.searchsorted(cumulative, rng.random(size) * cumulative[-1], side="right")
+        # a product may be rounded up to the whole sum
+        drawn: Array = self._shard[np.minimum(places, len(cumulative) - 1)]
+        return drawn
 
     def _order_of_pass(self, number: int) -> Array:
         if number != self._pass_number:

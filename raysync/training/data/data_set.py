@@ -42,6 +42,7 @@ class DataSet:
     """Samples are rows of tokens for a language model, each labelled with the next token."""
     validation_x: Array | None = None  # None: evaluations use the test set
     validation_y: Array | None = None
+    sampler: Any = None  # of training samples, as `Task.sampler` returns it
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -109,6 +110,7 @@ class LazyDataSet:
     regression: bool
     validation: Dataset[Any] | None = None
     tokens: bool = False
+    sampler: Any = None  # of training samples, as `Task.sampler` returns it
 
     @property
     def kind(self) -> str:
@@ -147,6 +149,7 @@ def data_set(
     tokens: bool = False,
     regression: bool = False,
     validation: tuple[Any, Any] | Dataset[Any] | None = None,
+    sampler: Any = None,
 ) -> Labelled:
     """Build a data set from pairs of arrays, or from torch's map-style data sets.
 
@@ -162,6 +165,7 @@ def data_set(
         tokens: samples are rows of tokens, for a language model.
         regression: labels are numbers to predict.
         validation: like `test`: evaluations then use it, and the test set only once, at the end.
+        sampler: a sampler of torch, or indices: which training samples are drawn; None: all.
 
     Raises:
         ConfigError: a value is no array, or sizes, shapes, types or labels do not fit.
@@ -181,8 +185,8 @@ def data_set(
     if lazy:
         if len(lazy) < len(parts):
             raise ConfigError(f"data {name}: {lazy[0]} is a torch Dataset, so all parts must be.")
-        return _lazy(name, parts, classes, tokens, regression)
-    return _in_memory(name, parts, classes, tokens, regression)
+        return replace(_lazy(name, parts, classes, tokens, regression), sampler=sampler)
+    return replace(_in_memory(name, parts, classes, tokens, regression), sampler=sampler)
 
 
 def _in_memory(
@@ -359,9 +363,15 @@ def subset(whole: Labelled, data: Data) -> Labelled:
     """Limit a data set to its first samples, and split off a validation set, as `data` says.
 
     Raises:
-        ConfigError: the set has a validation set already, too few samples, or is read one by one.
+        ConfigError: the set has a validation set already, too few samples, or is read one by one;
+            or a sampler chooses among all of its training samples.
     """
     train, test = data.train_samples, data.test_samples
+    if whole.sampler is not None and (train or data.validation_samples):
+        setting = "train_samples" if train else "validation_samples"
+        raise ConfigError(
+            f"data.{setting}: the sampler of {whole.name} chooses among all training samples."
+        )
     if isinstance(whole, LazyDataSet):
         if data.validation_samples is not None:
             raise ConfigError(

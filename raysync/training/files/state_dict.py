@@ -6,9 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
-from zipfile import BadZipFile, ZipFile, is_zipfile
+from zipfile import BadZipFile
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
@@ -34,41 +33,13 @@ _UNREADABLE = (
     MemoryError,
 )
 LISTED = 5  # most names of a kind in a message
+# part of a name -> what put it there
+WRAPPERS = {"module": "DistributedDataParallel", "_orig_mod": "torch.compile"}
 
 
 def read(file: Path, where: str) -> StateDict:
     with legible(where), open_plain(file):
         return load_file(file)
-
-
-def read_any(file: Path, where: str) -> StateDict:
-    """Read the tensors of a file of weights, or of a record's final model.
-
-    Args:
-        file: a safetensors file; a `torch.save` of a `state_dict()`, or of a mapping that has one
-            under `state_dict` like Lightning's checkpoints, of which only tensors are read; or a
-            record's folder.
-
-    Raises:
-        ConfigError: it cannot be read, is damaged, or has other things than tensors.
-    """
-    file = file.expanduser()
-    if file.is_dir():
-        file = file / "model.safetensors"
-    where = f"{where}: {file}"
-    if file.suffix not in (".pt", ".pth", ".bin", ".ckpt"):
-        return read(file, where)
-    with legible(where), open_plain(file) as opened:
-        if is_zipfile(opened) and any(entry.compress_type for entry in ZipFile(opened).infolist()):
-            raise ValueError("it is packed, and torch.save packs nothing")
-        content = torch.load(file, map_location="cpu", weights_only=True)
-    if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
-        content = content["state_dict"]
-    if not isinstance(content, Mapping) or not all(
-        isinstance(tensor, Tensor) for tensor in content.values()
-    ):
-        raise ConfigError(f"{where}: holds no state_dict, a mapping of names to tensors.")
-    return dict(content)
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
@@ -82,7 +53,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Mod
         if name in tensors and not is_lazy(tensor) and tensors[name].shape != tensor.shape
     ]
     reasons = [
-        f"{what} {_listed(names)}"
+        f"{what} {listed(names)}"
         for what, names in (
             ("it lacks", [name for name in expected if name not in tensors]),
             ("the model has no", [name for name in tensors if name not in expected]),
@@ -91,12 +62,31 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Mod
         if names
     ]
     if reasons:
-        raise ConfigError(f"{where}: does not fit the model: {'; '.join(reasons)}.")
+        hint = _wrapper_hint(expected, tensors)
+        raise ConfigError(f"{where}: does not fit the model: {'; '.join(reasons)}.{hint}")
     module.load_state_dict(tensors)
     return module
 
 
-def _listed(names: Sequence[str]) -> str:
+def _wrapper_hint(model: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> str:
+    """Say which wrapper makes the names differ; "" if none does."""
+    for whose, names, others in (("file", file, model), ("model", model, file)):
+        inner = {_unwrapped(name) for name in others}
+        wrapped = [name for name in names if name not in others and _unwrapped(name) in inner]
+        for part, wrapper in WRAPPERS.items():
+            if any(part in name.split(".") for name in wrapped):
+                return (
+                    f" Names of the {whose} have {part!r} of {wrapper}: take the state_dict of the"
+                    f" model within, model.{part}."
+                )
+    return ""
+
+
+def _unwrapped(name: str) -> str:
+    return ".".join(part for part in name.split(".") if part not in WRAPPERS)
+
+
+def listed(names: Sequence[str]) -> str:
     more = len(names) - LISTED
     return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
@@ -107,5 +97,7 @@ def legible(where: str) -> Iterator[None]:
     try:
         yield
     except _UNREADABLE as error:
-        reason = " ".join(str(error).split())[:200]
+        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        if isinstance(error, EOFError):
+            reason = "it is cut off"
         raise ConfigError(f"{where}: cannot be read, or is damaged ({reason}).") from error

@@ -17,7 +17,9 @@ from torch.utils.data import Dataset
 from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_reader import BatchReader
-from raysync.training.data.batches import Batches
+from raysync.training.data.batches import Array, Batches
+from raysync.training.data.samplers import read_selection
+from raysync.training.data.selected_samples import SelectedSamples, Selection
 from raysync.training.files.state_dict import StateDict, fill
 from raysync.training.models.module_state import ModuleState
 from raysync.training.tasks.task import Task
@@ -30,14 +32,18 @@ class InitialModel:
 
     task: Task
     state: StateDict | None = None  # the initial weights; None: as the task builds them
+    selection: Selection | None = None  # of training samples; None: as the task's sampler says
     found: ModuleState = ModuleState()  # noqa: RUF009 - it is frozen
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InitialModel, (self.task, self.state, self.found)  # without the cached data sets
+        # without the cached data sets, but with what a sampler chose once, for all processes
+        read = vars(self).get("train_set")
+        selection = read.selection if isinstance(read, SelectedSamples) else self.selection
+        return InitialModel, (self.task, self.state, selection, self.found)
 
     def with_found(self, found: ModuleState) -> InitialModel:
         """Return the same model and data sets, with what a trial has found."""
-        model = InitialModel(self.task, self.state, found)
+        model = InitialModel(self.task, self.state, self.selection, found)
         sets = ("train_set", "test_set", "validation_set")
         vars(model).update({name: vars(self)[name] for name in sets if name in vars(self)})
         return model
@@ -45,8 +51,20 @@ class InitialModel:
     # each process makes the sets when needed: this may read the names of all files in a folder
     @cached_property
     def train_set(self) -> Dataset[Any]:
-        with users_code(f"task {self.task.name}: train_set"):
-            return self.task.train_set()
+        task = self.task
+        with users_code(f"task {task.name}: train_set"):
+            samples = task.train_set()
+        selection = self.selection
+        if selection is None:
+            where = f"task {task.name}: sampler"
+            selection = read_selection(lambda: task.sampler(samples), samples, where)
+        return samples if selection is None else SelectedSamples(samples, selection)
+
+    @property
+    def sample_weights(self) -> Array | None:
+        """Of the training samples, if a sampler draws them by weights."""
+        samples = self.train_set
+        return samples.selection.weights if isinstance(samples, SelectedSamples) else None
 
     @cached_property
     def test_set(self) -> Dataset[Any]:

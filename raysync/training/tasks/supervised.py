@@ -27,6 +27,10 @@ class Splits(Protocol):
         """Return `train`, `validation` (None if there is none) or `test`."""
 
     @property
+    def sampler(self) -> Any:
+        """What chooses training samples; None: all are drawn."""
+
+    @property
     def regression(self) -> bool:
         """Whether labels are numbers to predict, not classes."""
 
@@ -60,6 +64,10 @@ class Supervised(Task):
     @override
     def train_set(self) -> Dataset[Any]:
         return self._part("train", self._augment)
+
+    @override
+    def sampler(self, samples: Dataset[Any]) -> Any:
+        return self.data.sampler
 
     @override
     def test_set(self) -> Dataset[Any]:

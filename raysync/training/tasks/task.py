@@ -93,6 +93,15 @@ class Task(ABC):
         """
         return None
 
+    def sampler(self, samples: Dataset[Any]) -> Any:
+        """Return what is drawn of the training set: a sampler of torch, or indices; None: all.
+
+        It says which samples, or with which weights (torch's `WeightedRandomSampler`); the order,
+        and who draws them, is a function of (seed, worker, number of the batch). It is read once
+        before a run: one that gives other samples in each pass is refused.
+        """
+        return None
+
     def collate(self, samples: list[Any]) -> Any:
         """Make a batch of samples; by default with torch's `default_collate`."""
         return default_collate(samples)

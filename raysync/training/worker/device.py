@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random  # noqa: TID251  (a user's loss draws from it, seeded for each batch)
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -44,9 +45,13 @@ class Device:
             with torch.cuda.device(self.name):
                 torch.cuda.manual_seed(value)
 
-    def upload(self, host: Tensor) -> Tensor:
+    def upload(self, host: Any) -> Any:
         """Copy a tensor to the device; later computations wait for it. A CPU copies nothing."""
-        if self._copy_stream is None or host.device.type != "cpu":
+        if self._copy_stream is None:
+            return host
+        if not isinstance(host, Tensor):  # an object of the user's, which moves itself
+            return host.to(self.name)
+        if host.device.type != "cpu":
             return host
         computing = torch.cuda.current_stream(self.name)
         with torch.cuda.stream(self._copy_stream):

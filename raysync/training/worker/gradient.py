@@ -9,6 +9,7 @@ import copy
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
+from itertools import islice
 from typing import Any
 
 from torch import Tensor, nn
@@ -148,8 +149,9 @@ class GradientComputation:
         )
         sizes = cut_batch(batch_size, len(self._replicas), self._micro_batch)
         pieces = [size for part in sizes for size in part]
-        batches = iter(self._read_batch(reader, clock, pieces))
-        work = [[(next(batches), size / batch_size) for size in part] for part in sizes]
+        batches = self._read_batch(reader, clock, pieces)
+        parts = zip(batches, reader.shares(batches, pieces), strict=True)
+        work = [[part for part in islice(parts, len(each)) if part[1]] for each in sizes]
         self._seed = reader.seed(clock)
         losses = self._run_replicas(self._seed, work)
         self._next_batch = clock + 1, pieces
