@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -95,17 +96,34 @@ def evaluate(
     """
     use_tf32(False)
     with torch.no_grad():
+        # first with the weights before: what `eval` merges or caches, `train` takes back
+        model.module.train()
         model.read_weights(weights)
         model.read_buffers(weights)
-    model.module.eval()
+        model.module.eval()
     for metric in torchmetrics_of(task, model.module):
         metric.reset()
     device = model.weights.device
     size = len(samples)  # type: ignore[arg-type]
     batches = read_in_order(samples, task.collate, batch_size, min(size, limit or size), workers)
     moved = ((batch_to(batch, lambda tensor: tensor.to(device)), count) for batch, count in batches)
-    with torch.set_grad_enabled(needs_gradients):
+    with torch.set_grad_enabled(needs_gradients), _attributes_restored(model.module):
         return over_batches(batch_values(task, model.module, moved))
+
+
+@contextmanager
+def _attributes_restored(module: nn.Module) -> Iterator[None]:
+    """Forget what passes of the block cache in a module: it would be of older weights next time."""
+    parts = list(module.modules())
+    before = [(dict(vars(part)), dict(part._buffers)) for part in parts]
+    try:
+        yield
+    finally:
+        for part, (attributes, buffers) in zip(parts, before, strict=True):
+            vars(part).clear()
+            vars(part).update(attributes)
+            part._buffers.clear()
+            part._buffers.update(buffers)
 
 
 def batch_values(

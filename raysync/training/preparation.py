@@ -401,7 +401,10 @@ def _module_remarks(experiment: Experiment, found: ModuleState) -> Iterator[str]
             saved = " Checkpoints keep numbers, texts and tensors of it alone."
             if experiment.engine == "ray":
                 saved = " No checkpoint has it: a resumed worker begins with it anew."
-        yield f"Training steps change {_listed(own)}: each worker has its own.{saved}"
+        yield (
+            f"Training steps change {_listed(own)}: each worker has its own, and evaluations have"
+            f" the initial ones.{saved}"
+        )
 
 
 def _muon_remarks(experiment: Experiment, flat: FlatModel) -> Iterator[str]:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
+from torch.nn.utils import prune
 from torch.utils.data import TensorDataset
 
 import raysync
@@ -607,5 +608,94 @@ def test_further_kinds_are_trained_as_in_plain_torch(build, loss):
             for parameter in module.parameters():
                 if parameter.grad is not None:
                     parameter -= RATE * parameter.grad
+    weights = weights_of(driver)[: training.parameters]
+    torch.testing.assert_close(weights, flat(module), rtol=0, atol=1e-6)
+
+
+# ---- what evaluations cache ----
+
+
+class Folded(nn.Module):
+    """Multiplies its layers once for evaluation, and drops that in `train`, or in training."""
+
+    def __init__(self, place="attribute", drops="train"):
+        super().__init__()
+        self.a, self.b = nn.Linear(5, 5, bias=False), nn.Linear(5, 2)
+        self.drops = drops
+        if place == "buffer":
+            self.register_buffer("kernel", None, persistent=False)
+        else:
+            self.kernel = None
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode and self.drops == "train":
+            self.kernel = None
+        return self
+
+    def forward(self, x):
+        if self.training:
+            self.kernel = None
+            return self.b(self.a(x))
+        if self.kernel is None:
+            self.kernel = (self.b.weight @ self.a.weight).detach()
+        return nn.functional.linear(x, self.kernel, self.b.bias)
+
+
+class Merging(nn.Module):
+    """Merges a low-rank change into its weight for evaluation, as LoRA does."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(5, 2)
+        self.base.weight.requires_grad_(False)
+        self.up, self.down = nn.Parameter(torch.ones(2, 1)), nn.Parameter(torch.ones(1, 5))
+        self.is_merged = False
+
+    def train(self, mode=True):
+        super().train(mode)
+        if mode == self.is_merged:
+            with torch.no_grad():
+                self.base.weight += (-1 if mode else 1) * self.up @ self.down
+            self.is_merged = not mode
+        return self
+
+    def forward(self, x):
+        output = self.base(x)
+        return output if self.is_merged else output + x @ (self.up @ self.down).T
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        Folded,
+        lambda: Folded("buffer"),
+        lambda: Folded(drops="in training"),
+        lambda: Folded("buffer", "in training"),
+        Merging,
+    ],
+    ids=["folded", "in a buffer", "lazily", "in a buffer, lazily", "merged"],
+)
+def test_what_an_evaluation_caches_is_of_its_own_weights(build, tmp_path):
+    task = Rows(build)
+    record = raysync.run(settings(output=str(tmp_path), evaluation={"marks": 3}), task=task)
+    [module] = trained_alone(task, plan(task))
+    x, y = rows(1, 32).tensors
+    expected = cross_entropy(module.eval()(x), y).item()
+    assert record.summary["final_loss"] == pytest.approx(expected, abs=1e-5)
+    assert record.evaluations.loss.nunique() == len(record.evaluations)
+
+
+def pruned():
+    module = net()
+    prune.random_unstructured(module[0], "weight", 0.4)
+    return module
+
+
+def test_a_pruned_module_is_trained_as_in_plain_torch():
+    task = Rows(pruned)
+    training = plan(task)
+    _, driver = learn(training)
+    [module] = trained_alone(task, training)
     weights = weights_of(driver)[: training.parameters]
     torch.testing.assert_close(weights, flat(module), rtol=0, atol=1e-6)

@@ -36,7 +36,7 @@ class OwnState:
             self._places += _places(module, found.own)
         self._places += [(vars(task), name) for name in found.of_task]
         self._places += _plain_places(task)
-        self._initial = deepcopy(self._read())
+        self._initial = self.copied(self._read()) or []
 
     @staticmethod
     def copied(values: Values | None) -> Values | None:
@@ -51,7 +51,7 @@ class OwnState:
             yield left
             return
         outside = self._read()  # an evaluation has the task's, too
-        self._write(deepcopy(self._initial) if values is None else values)
+        self._write(self.copied(self._initial) or [] if values is None else values)
         try:
             yield left
         finally:
@@ -78,7 +78,10 @@ class OwnState:
 
     def from_plain(self, saved: dict[str, Any]) -> Values:
         """Return the values of a checkpoint, with initial ones for what it could not hold."""
-        return [saved.get(str(index), value) for index, value in enumerate(deepcopy(self._initial))]
+        return [
+            saved.get(str(index), value)
+            for index, value in enumerate(self.copied(self._initial) or [])
+        ]
 
 
 def _copied(value: Any) -> Any:
