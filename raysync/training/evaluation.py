@@ -14,6 +14,7 @@ from raysync.config import Experiment
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_reader import draws_of, read_in_order
 from raysync.training.data.batch_structure import batch_to
+from raysync.training.models.attributes import attributes_of
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
 from raysync.training.worker.device import use_tf32
@@ -114,8 +115,10 @@ def evaluate(
 @contextmanager
 def _attributes_restored(module: nn.Module) -> Iterator[None]:
     """Forget what passes of the block cache in a module: it would be of older weights next time."""
-    parts = list(module.modules())
+    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+    compiled = [part for part in module.modules() if isinstance(part, torch.jit.ScriptModule)]
     before = [(dict(vars(part)), dict(part._buffers)) for part in parts]
+    values = [dict(attributes_of(part)) for part in compiled]
     try:
         yield
     finally:
@@ -124,6 +127,8 @@ def _attributes_restored(module: nn.Module) -> Iterator[None]:
             vars(part).update(attributes)
             part._buffers.clear()
             part._buffers.update(buffers)
+        for part, attributes in zip(compiled, values, strict=True):
+            attributes_of(part).update(attributes)
 
 
 def batch_values(

@@ -136,6 +136,21 @@ class Born(nn.Module):
         return self.net(x)
 
 
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner, self.passes = nn.Linear(5, 2), 0
+
+    def forward(self, x):
+        if self.training:
+            self.passes += 1
+        return self.inner(x) / (1 + self.passes)
+
+
+def scripted():
+    return nn.Sequential(torch.jit.script(Counting()))
+
+
 def trained_alone(task, plan, workers=1):
     """Plain torch: a module a worker, BSP by hand; the first worker's module."""
     slots = list(plan.shards)
@@ -162,7 +177,8 @@ def flat(module):
     return torch.cat([p.detach().reshape(-1) for p in module.parameters() if p.requires_grad])
 
 
-@pytest.mark.parametrize("build", [Teacher, Frozen, Memory, Born, net])
+@pytest.mark.parametrize("build", [Teacher, Frozen, Memory, Born, scripted, net])
+@pytest.mark.filterwarnings("ignore:`torch.jit.script")
 @pytest.mark.parametrize("workers", [1, 2])
 def test_it_is_trained_as_in_plain_torch(build, workers):
     task = Rows(build)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raysync.errors import ConfigError
+from raysync.training.models.attributes import attributes_of
 from raysync.training.models.module_state import ModuleState
 from raysync.training.tasks.task import Task, is_torchmetric
 from raysync.training.worker.buffers import check_buffers, persistent_buffers
@@ -131,7 +132,7 @@ def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
     for path, part in module.named_modules():
         if is_torchmetric(part):
             continue
-        for name, value in vars(part).items():
+        for name, value in attributes_of(part).items():
             if name not in INTERNAL and not name.endswith("_hooks"):
                 yield (f"{path}.{name}" if path else name), value
 

@@ -7,19 +7,23 @@ user's classes, are kept for each worker.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from typing import Any
 
 from torch import Tensor, nn
 
+from raysync.training.models.attributes import attributes_of
 from raysync.training.models.module_state import ModuleState
 from raysync.training.tasks.task import Task
 
 PLAIN = (bool, int, float, str, type(None))
 # packages whose modules keep no counts of their own, and have many plain settings
 LIBRARIES = ("torch", "torchvision", "timm", "transformers", "peft", "raysync")
+AttributePlace = tuple[
+    MutableMapping[str, Any], str
+]  # attributes of an object, and the name of one
 Values = list[Any]  # of each place
 
 
@@ -31,7 +35,7 @@ class OwnState:
     """The places of such attributes in the replicas of a computation, and their initial values."""
 
     def __init__(self, modules: Sequence[nn.Module], task: Task, found: ModuleState) -> None:
-        self._places: list[tuple[dict[str, Any], str]] = []
+        self._places: list[AttributePlace] = []
         for module in modules:
             self._places += _places(module, found.own)
         self._places += [(vars(task), name) for name in found.of_task]
@@ -92,9 +96,9 @@ def _copied(value: Any) -> Any:
     return deepcopy(value)
 
 
-def _places(module: nn.Module, own: Sequence[str]) -> Iterator[tuple[dict[str, Any], str]]:
+def _places(module: nn.Module, own: Sequence[str]) -> Iterator[AttributePlace]:
     for path, part in module.named_modules():
-        attributes, prefix = vars(part), f"{path}." if path else ""
+        attributes, prefix = attributes_of(part), f"{path}." if path else ""
         for name in own:
             head, _, attribute = name.rpartition(".")
             if head == path:
@@ -103,7 +107,7 @@ def _places(module: nn.Module, own: Sequence[str]) -> Iterator[tuple[dict[str, A
         yield from (place for place in _plain_places(part) if f"{prefix}{place[1]}" not in own)
 
 
-def _plain_places(owner: object) -> Iterator[tuple[dict[str, Any], str]]:
+def _plain_places(owner: object) -> Iterator[AttributePlace]:
     """Yield the plain attributes of an object of the user's class."""
     if type(owner).__module__.partition(".")[0] in LIBRARIES:
         return
