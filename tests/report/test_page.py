@@ -270,7 +270,7 @@ def test_scenarios_are_chosen_and_faults_are_said(opened, sweep_file, sweep):
     tab.locator("details", has_text="All runs").locator("summary").click()
     assert tab.locator(".runs tbody tr").count() == len(sweep.runs)
     told = tab.locator("#repeat li").all_inner_texts()
-    assert any(text.startswith("diverged: ") and "asp, seed 3" in text for text in told)
+    assert any(text.startswith("diverged at ") and "asp, seed 3" in text for text in told)
     assert any(
         text.startswith("failed: ") and "asp, seed 4: no place for it" in text for text in told
     )
