@@ -65,8 +65,8 @@ def sweep(
         bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")
     ] = False,
 ) -> None:
-    """Run the trials of the file's `sweep:` block under Ray Tune, side by side where the cluster
-    can hold them.
+    """Run the trials of the file's `sweep:` block under Ray Tune. Trials that share no cores run
+    side by side.
     """
     check_trust(trust=trust, resume=resume)
     overrides = with_engine(settings, engine)

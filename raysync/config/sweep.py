@@ -68,7 +68,10 @@ class Sweep(Strict):
         1,
         ge=1,
         le=1_000_000,
-        description="draws for each combination of the grid; with `search`, all trials",
+        description=(
+            "draws for each combination of the grid; with `search`, its trials, before the best"
+            " settings run with further seeds"
+        ),
     )
     search: Choice | None = Field(
         None, description="a searcher of ray.tune by name, with its parameters: optuna, ..."
@@ -106,7 +109,12 @@ class Sweep(Strict):
         ),
     )
     concurrent: int | None = Field(
-        None, ge=1, description="most trials at once; default: as many as the cluster holds"
+        None,
+        ge=1,
+        description=(
+            "most trials at once; default: as many as the cluster holds, on Ray without sharing"
+            " cores: those measure each other"
+        ),
     )
 
     @model_validator(mode="after")

@@ -52,8 +52,10 @@ class SwitchSearch(Strict):
     concurrent: int | None = Field(
         None,
         ge=1,
-        description="most trainings at once; default: as many as the cluster holds. Set 1 if "
-        "they would slow each other down",
+        description=(
+            "most trainings at once; default: as many as the cluster holds, on Ray without sharing"
+            " cores"
+        ),
     )
 
     @model_validator(mode="before")

@@ -26,8 +26,7 @@ MOST_SAMPLES = 5  # samples of a batch that a message lists
 class EarlyEnd:
     """What ends a run before its work is done."""
 
-    by: str = ""
-    """The setting: `stop.patience`."""
+    by: str = ""  # the setting: `stop.patience`
     why: str = ""  # a clause
     reached: bool = False
     """Whether the run has reached what it was to reach."""

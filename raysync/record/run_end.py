@@ -36,8 +36,7 @@ class RunEnd:
     by: str
     """What ended it: a setting (`stop.patience`, `sweep.scheduler`), `signal`, `killed`, `error`,
     or "": its work was done, or it diverged."""
-    seconds: float
-    """Of training, from the first release."""
+    seconds: float  # of training, from the first release
     progress: float
 
     @property

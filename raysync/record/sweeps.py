@@ -126,7 +126,7 @@ class SweepRecord:
 def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
     """Open the record of a sweep: a folder, or a URI, which is downloaded.
 
-    Raises `ConfigError` if no sweep is there, or it has no table yet.
+    Raises `ConfigError` if no sweep is there, or none of its trials has begun.
     """
     folder = local_copy(path, without=[TUNE, CHECKPOINTS])
     if not (folder / FILE).is_file():

@@ -157,9 +157,9 @@ class Collection:
     sweep: SweepRecord | None = None
     """None: the collection is not exactly one sweep."""
     search: SearchCourse | None = None
-    """Of a sweep with a searcher; then `runs` are those with each paradigm's best settings."""
+    """The search of a sweep that has one; then `runs` have each paradigm's best settings."""
     names: tuple[str, ...] = ()
-    """Of the sweeps and experiments; (): as the records say."""
+    """The names of sweeps and experiments; (): as the records say."""
 
     @property
     def experiment(self) -> Experiment:

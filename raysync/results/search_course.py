@@ -54,7 +54,7 @@ def _rounded(value: Any) -> Any:
 class SearchCourse:
     metric: PrimaryMetric
     trials: Sequence[SearchedTrial]
-    """Of the search itself, in its order, without the repeats of the best settings."""
+    """The trials of the search in their order, without the repeats of the best settings."""
     choices: Sequence[Any] = ()
     """The paradigms of the grid, as its file has them."""
 

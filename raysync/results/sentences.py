@@ -160,7 +160,7 @@ def _shared_text(ranking: Ranking) -> str:
     return (
         f"{len(ranking.share_cores)} of {max(total, len(ranking.share_cores))} runs shared cores"
         f" with others for up to {most:.0%} of their time: their seconds measure each other."
-        " sweep.concurrent: 1 runs them one at a time."
+        " Run them one at a time (a sweep: sweep.concurrent: 1)."
     )
 
 

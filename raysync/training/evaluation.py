@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -14,7 +13,7 @@ from raysync.config import Experiment
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_reader import draws_of, read_in_order
 from raysync.training.data.batch_structure import batch_to
-from raysync.training.models.attributes import attributes_of
+from raysync.training.models.attributes import attributes_restored
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
 from raysync.training.worker.device import use_tf32
@@ -108,27 +107,9 @@ def evaluate(
     size = len(samples)  # type: ignore[arg-type]
     batches = read_in_order(samples, task.collate, batch_size, min(size, limit or size), workers)
     moved = ((batch_to(batch, lambda tensor: tensor.to(device)), count) for batch, count in batches)
-    with torch.set_grad_enabled(needs_gradients), _attributes_restored(model.module):
+    # what a pass caches would be of older weights at the next evaluation
+    with torch.set_grad_enabled(needs_gradients), attributes_restored(model.module):
         return over_batches(batch_values(task, model.module, moved))
-
-
-@contextmanager
-def _attributes_restored(module: nn.Module) -> Iterator[None]:
-    """Forget what passes of the block cache in a module: it would be of older weights next time."""
-    parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
-    compiled = [part for part in module.modules() if isinstance(part, torch.jit.ScriptModule)]
-    before = [(dict(vars(part)), dict(part._buffers)) for part in parts]
-    values = [dict(attributes_of(part)) for part in compiled]
-    try:
-        yield
-    finally:
-        for part, (attributes, buffers) in zip(parts, before, strict=True):
-            vars(part).clear()
-            vars(part).update(attributes)
-            part._buffers.clear()
-            part._buffers.update(buffers)
-        for part, attributes in zip(compiled, values, strict=True):
-            attributes_of(part).update(attributes)
 
 
 def batch_values(

@@ -137,8 +137,7 @@ class TuneCallback(tune.Callback):
 class TimeBudget(TimeoutStopper):
     """Tune's time budget, of one run of Tune or of several; it first notes that it is over."""
 
-    callback: TuneCallback | None = None
-    """Of the present run of Tune."""
+    callback: TuneCallback | None = None  # of the present run of Tune
 
     def __reduce__(self) -> tuple[type[Stopper], tuple[()]]:
         return NoopStopper, ()  # as the callback

@@ -440,6 +440,8 @@ def _repeats_of_best(plan: SweepPlan) -> SweepPlan | None:
     if sweep.search is None or len(seeds(sweep)) < 2 or not (folder / FILE).is_file():
         return None
     begun = notes(folder)
+    with suppress(ConfigError):  # where nothing was recorded
+        download(folder / RECORDS, without=[CHECKPOINTS])  # of trials on any node
     course = course_of(load_sweep(folder)) if begun else None
     if course is None:
         return None

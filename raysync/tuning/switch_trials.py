@@ -223,7 +223,7 @@ def run(
 def _trainings(
     plan: SearchPlan, repeats: dict[float, int], train: Callable[[SweepPlan], SweepEnding]
 ) -> list[Training]:
-    """Return the trainings of fractions, with their repeats; missing ones run first, side by side.
+    """Return the trainings of fractions, with their repeats; missing ones run first.
 
     Raises:
         KeyboardInterrupt: the user stopped it.

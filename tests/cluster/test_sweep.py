@@ -11,6 +11,7 @@ import yaml
 
 from raysync.core.journal import Resumed
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
+from raysync.results.collection import collect
 from raysync.tuning.sweep_run import plan, run
 from raysync.tuning.trial_reports import REPORTED
 from tests.builders.cluster import TINY
@@ -147,6 +148,31 @@ def test_a_sweep_with_a_searcher_goes_on(ray_cluster, tmp_path, monkeypatch):
     assert under_way.settings["update.lr"] in rates
     assert len({first.settings["update.lr"], *rates}) == 4, "no draw is made twice"
     assert under_way.name not in names
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_best_settings_of_a_search_run_with_all_seeds(ray_cluster, tmp_path, monkeypatch):
+    """With records behind a URI, which the process of the sweep reads from there."""
+    pytest.importorskip("optuna")
+    monkeypatch.chdir(tmp_path)
+    sweep = {
+        "grid": {"paradigm": ["bsp", "asp"], "seed": [0, 1, 2]},
+        "sample": {"update.lr": {"loguniform": [0.001, 0.3]}},
+        "samples": 4,
+        "search": {"name": "optuna", "seed": 1},
+    }
+    output = {"output": f"file://{tmp_path}/runs"}
+    settings = {**TINY, **output, "engine": "virtual", "sweep": sweep}
+    Path("sweep.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    record, ended, _, stood = swept()
+    assert ended == "done"
+    collection = collect([record.path])
+    tried = collection.search.best_of_paradigms
+    assert len(record.table) == stood[-1].done == 4 + 2 * len(tried)
+    of_best = {best.settings["update.lr"] for best in tried.values()}
+    assert {run.record.config.update.lr for run in collection.runs} == of_best
+    assert sorted(run.seed for run in collection.runs) == sorted([0, 1, 2] * len(tried))
 
 
 def record_time(record, note):

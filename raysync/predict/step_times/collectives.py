@@ -60,12 +60,8 @@ BYTES = {
 
 
 class Group(NamedTuple):
-    """A process group."""
-
-    ranks: int
-    """How many; 0: the trace does not say it."""
-    about: str
-    """Its description; "": the trace does not say it."""
+    ranks: int  # how many; 0: the trace does not say it
+    about: str  # its description; "": the trace does not say it
 
 
 class Collective(NamedTuple):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -41,3 +42,24 @@ class _Scripted(MutableMapping[str, Any]):
 def attributes_of(part: nn.Module) -> MutableMapping[str, Any]:
     """Return the attributes of a module itself, by name; writing changes the module."""
     return _Scripted(part) if isinstance(part, torch.jit.ScriptModule) else vars(part)
+
+
+@contextmanager
+def attributes_restored(module: nn.Module) -> Iterator[None]:
+    """Forget what the block assigns to attributes and buffers of a module and its parts."""
+    before = [
+        (mapping, dict(mapping)) for part in module.modules() for mapping in _mappings_of(part)
+    ]
+    try:
+        yield
+    finally:
+        for mapping, values in before:
+            for name in mapping.keys() - values.keys():
+                del mapping[name]
+            mapping.update(values)
+
+
+def _mappings_of(part: nn.Module) -> list[MutableMapping[str, Any]]:
+    # the buffers of a compiled module cannot be assigned
+    is_compiled = isinstance(part, torch.jit.ScriptModule)
+    return [attributes_of(part)] if is_compiled else [vars(part), part._buffers]

@@ -62,7 +62,7 @@ class InitialModel:
 
     @property
     def sample_weights(self) -> Array | None:
-        """Of the training samples, if a sampler draws them by weights."""
+        """The weights of the training samples, if a sampler draws them by weights."""
         samples = self.train_set
         return samples.selection.weights if isinstance(samples, SelectedSamples) else None
 

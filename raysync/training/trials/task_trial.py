@@ -25,6 +25,7 @@ from raysync.training.trials.inventory import Inventory, is_equal
 from raysync.users_code import reason_of, users_code
 
 TRIED = 32  # the most samples that are tried
+FEW = 4  # samples that show whether a loss is a sum
 STEP = 1e-3  # the learning rate of the trial
 MARGIN = 0.02  # of a loss, in which a sum and a mean cannot meet
 
@@ -45,35 +46,37 @@ def try_task(
         ConfigError: samples do not collate, the loss is no finite scalar with a gradient, a metric
             is no number, the primary metric is missing, or a step changes what cannot be carried.
     """
-    task = model.task
+    task, inventory = model.task, Inventory(module, model.task)
     with generators_restored():
-        found = _try_steps(task, module, first_batch(model, indices))
-        found = replace(found, draws_alone=not _reads_alike(model, indices[:2]))
+        _try_steps(task, module, first_batch(model, indices), inventory)
+        found = inventory.found
         size = min(len(indices), count_evaluated(model))
         [evaluated] = evaluated_batches(model, [size])
         names, needs_gradients = _try_metrics_once(task, module.eval(), evaluated)
-        found = replace(found, sums=_is_sum(model, module, indices))
+        found = replace(
+            found,
+            draws_alone=not _reads_alike(model, indices[:2]),
+            sums=_is_sum(model, module, indices[:FEW]),
+            needs_gradients=needs_gradients,
+        )
     reset_torchmetrics(task, module)
-    return names, replace(found, needs_gradients=needs_gradients)
+    inventory.restore_task()
+    return names, found
 
 
-def _try_steps(task: Task, module: nn.Module, batch: Any) -> ModuleState:
+def _try_steps(task: Task, module: nn.Module, batch: Any, inventory: Inventory) -> None:
     """Compute two gradients, and compare everything with what there was before."""
-    before = Inventory(module, task)
     for number in range(2):
         seed_generators(number)
         loss = _try_loss(task, module, batch)
         if not bool(torch.isfinite(loss)):
             break  # of raysync's own data: the run tells which sample it is
-        before.refuse_foreign(loss)
+        inventory.refuse_foreign(loss)
         with users_code(f"task {task.name}: loss: backward pass"):
             loss.backward()  # type: ignore[no-untyped-call]
-        before.compare()
+        inventory.compare()
         _step(module)
-        before.take_weights()
-    found = before.found
-    before.restore_task()
-    return found
+        inventory.take_weights()
 
 
 def _step(module: nn.Module) -> None:
@@ -95,7 +98,7 @@ def _is_sum(model: InitialModel, module: nn.Module, indices: Sequence[int]) -> b
         try:
             seed_generators(0)
             losses.append(float(model.task.loss(module, batch).detach()))
-        except Exception:  # some losses do without a training mode, or small batches, others do not
+        except Exception:  # not every loss takes so few samples, or a model in evaluation mode
             return False
     whole, first, second = losses
     total = first + second
@@ -117,7 +120,6 @@ def _try_metrics_once(
     task: Task, module: nn.Module, batch: Any
 ) -> tuple[tuple[str, ...] | None, bool]:
     """Return the names of the metrics, and whether measuring needs gradients."""
-
     try:
         with torch.no_grad():
             return _try_metrics(task, module, batch), False

@@ -14,7 +14,7 @@ from raysync.training.data.batch_reader import BatchReader
 from raysync.training.files.state_file import State
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.local_steps import LocalSteps
-from raysync.training.worker.own_state import OwnState, Values
+from raysync.training.worker.own_state import Values, copied
 
 
 class Before(NamedTuple):
@@ -63,11 +63,10 @@ class WorkerComputation:
         if before.batch == batch:
             self.load_state(deepcopy(before.state))
             gradient.restore_buffers(before.buffers)
-            self._own = OwnState.copied(before.own)
+            self._own = None if before.own is None else copied(before.own)
         elif self._keeps_before:
-            self._before = Before(
-                batch, deepcopy(self.state()), gradient.buffers(), OwnState.copied(self._own)
-            )
+            own = None if self._own is None else copied(self._own)
+            self._before = Before(batch, deepcopy(self.state()), gradient.buffers(), own)
         gradient.residual = self._residual
         with gradient.own_state.of(self._own) as self._own:
             if self.local is None:

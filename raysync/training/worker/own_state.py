@@ -21,9 +21,8 @@ from raysync.training.tasks.task import Task
 PLAIN = (bool, int, float, str, type(None))
 # packages whose modules keep no counts of their own, and have many plain settings
 LIBRARIES = ("torch", "torchvision", "timm", "transformers", "peft", "raysync")
-AttributePlace = tuple[
-    MutableMapping[str, Any], str
-]  # attributes of an object, and the name of one
+# the attributes of an object, and the name of one
+AttributePlace = tuple[MutableMapping[str, Any], str]
 Values = list[Any]  # of each place
 
 
@@ -40,12 +39,7 @@ class OwnState:
             self._places += _places(module, found.own)
         self._places += [(vars(task), name) for name in found.of_task]
         self._places += _plain_places(task)
-        self._initial = self.copied(self._read()) or []
-
-    @staticmethod
-    def copied(values: Values | None) -> Values | None:
-        """Copy the values of a worker; a hidden state is cut off from the passes that made it."""
-        return None if values is None else [_copied(value) for value in values]
+        self._initial = copied(self._read())
 
     @contextmanager
     def of(self, values: Values | None) -> Iterator[Values]:
@@ -55,7 +49,7 @@ class OwnState:
             yield left
             return
         outside = self._read()  # an evaluation has the task's, too
-        self._write(self.copied(self._initial) or [] if values is None else values)
+        self._write(copied(self._initial) if values is None else values)
         try:
             yield left
         finally:
@@ -82,10 +76,12 @@ class OwnState:
 
     def from_plain(self, saved: dict[str, Any]) -> Values:
         """Return the values of a checkpoint, with initial ones for what it could not hold."""
-        return [
-            saved.get(str(index), value)
-            for index, value in enumerate(self.copied(self._initial) or [])
-        ]
+        return [saved.get(str(index), value) for index, value in enumerate(copied(self._initial))]
+
+
+def copied(values: Values) -> Values:
+    """Copy the values of a worker; a hidden state is cut off from the passes that made it."""
+    return [_copied(value) for value in values]
 
 
 def _copied(value: Any) -> Any:
