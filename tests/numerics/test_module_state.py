@@ -715,3 +715,23 @@ def test_a_pruned_module_is_trained_as_in_plain_torch():
     [module] = trained_alone(task, training)
     weights = weights_of(driver)[: training.parameters]
     torch.testing.assert_close(weights, flat(module), rtol=0, atol=1e-6)
+
+
+class Weighted(Rows):
+    """Weighs its loss by the number of its training steps."""
+
+    def __init__(self):
+        super().__init__(net)
+        self.steps = 0
+
+    def loss(self, model, batch):
+        self.steps += model.training
+        return (1 + self.steps) * super().loss(model, batch)
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_an_evaluation_has_the_initial_attributes_of_the_task(workers, tmp_path):
+    record = raysync.run(settings(workers, output=str(tmp_path)), task=Weighted())
+    x, y = rows(1, 32).tensors
+    expected = cross_entropy(record.model(net()).eval()(x), y).item()
+    assert record.summary["final_loss"] == pytest.approx(expected, abs=1e-5)
