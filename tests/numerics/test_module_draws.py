@@ -75,13 +75,15 @@ class Drawing(torch.utils.data.Dataset):
         return torch.full((5,), float(index)) + self.generator.normal(), index % 2
 
 
+@pytest.mark.parametrize("sampler", [None, range(0, 64, 2)], ids=["all", "chosen"])
 @pytest.mark.parametrize(
     ("generator", "is_said"),
     [(np.random.default_rng(0), True), (np.random, False)],
     ids=["its own", "the global one"],
 )
-def test_a_data_set_with_a_generator_of_its_own_is_said(generator, is_said):
+def test_a_data_set_with_a_generator_of_its_own_is_said(generator, is_said, sampler):
     task = Rows(net)
+    task.sampler = lambda samples: sampler
     task.train_set = lambda: Drawing(generator)
     remarks = " ".join(plan(task).remarks)
     assert tells(remarks, "generator") == is_said

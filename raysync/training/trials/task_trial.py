@@ -109,7 +109,7 @@ def _is_sum(model: InitialModel, module: nn.Module, indices: Sequence[int]) -> b
 def _reads_alike(model: InitialModel, indices: Sequence[int]) -> bool:
     """Whether training samples are the same when they are read twice with one seed."""
     samples = model.train_set
-    if hasattr(samples, "read_batch"):
+    if getattr(samples, "read_batch", None) is not None:
         return True
     seeded = SeededSamples(samples)
     with users_code(f"task {model.task.name}: a sample of the training set"):
