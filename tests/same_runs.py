@@ -5,7 +5,7 @@
     python -m tests.same_runs --write FILE         the digests of this checkout alone
 
 Each run is an experiment of the public configuration: a paradigm in a setting (unequal workers,
-links, faults, servers, sizes, optimizers, stops). Compared are the journal, the trained model, the
+links, faults, servers, sizes, optimizers, local steps, codecs, stops, resumptions). Compared are the journal, the trained model, the
 rows of pushes, evaluations and the summary; where a run is refused, that it is. A setting that
 the change renames is translated here, in `TRANSLATED`, and never in the product.
 """
@@ -60,6 +60,7 @@ def digests(settings):
     import raysync
     from raysync.errors import ConfigError, RunFailed
 
+    overrides = settings.pop("resumes_with", None)
     with tempfile.TemporaryDirectory() as folder:
         try:
             raysync.run(settings | {"output": folder})
@@ -68,6 +69,8 @@ def digests(settings):
         except RunFailed:
             pass  # its record stays
         [path] = Path(folder).glob("*/*")
+        if overrides is not None and raysync.load(path).summary["status"] == "stopped":
+            raysync.resume(path, overrides=overrides)
         record = raysync.load(path)
         left = {
             file.name: digest(file.read_bytes())
