@@ -4,23 +4,16 @@ to every call that takes one of its values, without the actor's id.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Concatenate, ParamSpec, TypeVar, cast
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from raysync.engine.error_text import ran_out_of_memory, reason
-from raysync.engine.messages import Message, decode
 
 # how Ray 2.60 reports the death of an actor with its node
 WITH_ITS_NODE = "because its node has died"
-
-A = TypeVar("A")
-M = TypeVar("M", bound=Message)
-P = ParamSpec("P")
-R = TypeVar("R")
 
 
 class ActorError(Exception):
@@ -38,23 +31,15 @@ class ProcessRestarted(Exception):
         super().__init__(reason)  # unpickling passes the reason to this constructor again
 
 
-def answers(method: Callable[Concatenate[A, M, P], R]) -> Callable[Concatenate[A, M | bytes, P], R]:
-    """Let a method also accept an encoded message, and raise its errors as `ActorError`.
-
-    It is applied outside `ray.method`: Ray inspects the innermost function.
-    """
-
-    @wraps(method)
-    def call(actor: A, message: M | bytes, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        try:
-            decoded = cast(M, decode(message)) if isinstance(message, bytes) else message
-            return method(actor, decoded, *args, **kwargs)
-        except (ActorError, ProcessRestarted):
-            raise
-        except Exception as error:
-            raise ActorError(_own_id(), reason(error)) from error
-
-    return call
+@contextmanager
+def signed() -> Iterator[None]:
+    """Raise the errors of an actor's own code as `ActorError`."""
+    try:
+        yield
+    except (ActorError, ProcessRestarted):
+        raise
+    except Exception as error:
+        raise ActorError(_own_id(), reason(error)) from error
 
 
 def _own_id() -> str:

@@ -3,61 +3,56 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 from typing_extensions import override
 
-from raysync.cluster.actors.actor_spec import Place
 from raysync.cluster.shards import Parts
 from raysync.cluster.transports.transport import IssuedCall, Lease, Patch, Upload
 from raysync.engine.backend import Failure
 
-
-class Owner(Protocol):
-    """The backend that issued a call."""
-
-    @property
-    def now(self) -> float: ...
-
-    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None: ...
-
-    def watch_references(
-        self, call: RayCall, then: Callable[[Any], None], argument: Any
-    ) -> None: ...
-
-    def failure_of(self, error: RayError) -> Failure: ...
-
-    def started(self, worker: str, place: Place) -> None: ...
+if TYPE_CHECKING:
+    from raysync.cluster.ray_backend import RayBackend
 
 
 class RayCall:
     """A call of one actor, or of all shards of one."""
 
-    __slots__ = ("__weakref__", "_backend", "_values", "leases", "reads", "report", "upload")
+    __slots__ = (
+        "__weakref__",
+        "_backend",
+        "_is_file",
+        "_values",
+        "leases",
+        "reads",
+        "report",
+        "upload",
+    )
 
     def __init__(
         self,
-        backend: Owner,
+        backend: RayBackend,
         # references that are ready when it is done; the first has its answer
         report: Sequence[Any],
         *values: Parts,
+        is_file: bool = False,  # its first value is its answer, in a list with one a shard
         upload: Upload | None = None,  # of its first value to a server; None: no worker's call
         leases: tuple[Lease, ...] = (),  # the memory of its first value, if the driver lent any
         # the leases of its inputs, held until it is known to be done
         reads: tuple[Lease, ...] = (),
     ) -> None:
         self.leases, self.reads = leases, reads
-        self._backend, self._values = backend, values
+        self._backend, self._values, self._is_file = backend, values, is_file
         self.report, self.upload = report, upload
 
     @property
     def answer(self) -> Any:
         try:
-            return ray.get(list(self.report))[0]
+            return ray.get(list(self.parts)) if self._is_file else ray.get(list(self.report))[0]
         except RayError as error:
-            return self._backend.failure_of(error)
+            return self._backend.processes.failure_of(error)
 
     def value(self, index: int) -> Parts:
         return self._values[index]
@@ -77,7 +72,7 @@ class RayCall:
         except GetTimeoutError:
             raise
         except RayError as error:
-            return self._backend.failure_of(error)
+            return self._backend.processes.failure_of(error)
         return None
 
     def follow(self, retry: IssuedCall, patched: Patch) -> None:
@@ -97,7 +92,7 @@ class Delayed(RayCall):
 
     __slots__ = ("at",)
 
-    def __init__(self, backend: Owner, at: float) -> None:
+    def __init__(self, backend: RayBackend, at: float) -> None:
         super().__init__(backend, ())
         self.at = at
 
@@ -115,26 +110,12 @@ class Delayed(RayCall):
         return None
 
 
-class FilesCall(RayCall):
-    """A call that returns files, one of each shard of a server; its answer is their list."""
-
-    __slots__ = ()
-
-    @property
-    @override
-    def answer(self) -> Any:
-        try:
-            return ray.get(list(self.parts))
-        except RayError as error:
-            return self._backend.failure_of(error)
-
-
 class Spawned(RayCall):
     """The start of a worker; its answer is the `Place`."""
 
     __slots__ = ("_worker",)
 
-    def __init__(self, backend: Owner, report: Sequence[Any], worker: str) -> None:
+    def __init__(self, backend: RayBackend, report: Sequence[Any], worker: str) -> None:
         super().__init__(backend, report)
         self._worker = worker
 
@@ -143,5 +124,5 @@ class Spawned(RayCall):
     def answer(self) -> Any:
         place = super().answer
         if not isinstance(place, Failure):
-            self._backend.started(self._worker, place)
+            self._backend.processes.started(self._worker, place)
         return place

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from threading import Event, Thread, enumerate as enumerate_threads
 from typing import TypeVar
 
@@ -26,6 +27,25 @@ def now_s() -> float:
 def sleep_s(seconds: float) -> None:
     if seconds > 0:
         time.sleep(seconds)
+
+
+def slept_s(seconds: float) -> float:
+    """Sleep, and return how long that took."""
+    began_s = now_s()
+    sleep_s(seconds)
+    return now_s() - began_s
+
+
+class Stopwatch:
+    """Measures a stretch of work."""
+
+    seconds = 0.0  # of the latest stretch
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        began_s = now_s()
+        yield
+        self.seconds = now_s() - began_s
 
 
 def repeat(call: Callable[[], None], every_s: float, wake: Event) -> None:

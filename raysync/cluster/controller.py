@@ -14,7 +14,7 @@ from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actors.actor_spec import ActorSpecs, Role
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr
-from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
+from raysync.cluster.node_watch import NodeWatch, WorkerNodes
 from raysync.cluster.ray_backend import RayBackend
 from raysync.cluster.ray_private.names import actor_id
 from raysync.cluster.run_spec import RunSpec
@@ -65,7 +65,7 @@ class Controller:
         self._role = role
         self._driver: Driver | None = None
         self._exporter = Exporter()
-        self._watch: Watch | None = None
+        self._watch: NodeWatch | None = None
         self._transport: Transport | None = None  # of the latest run
         log_to_stderr(str(role))
 
@@ -150,7 +150,7 @@ def driver_of(
     spec: RunSpec,
     actors: RunActors,
     checkpoint: Checkpoint | None,
-    watch: Watch,
+    watch: NodeWatch,
     transport: Transport,
 ) -> Driver:
     experiment = spec.experiment

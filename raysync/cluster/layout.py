@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raysync.cluster.actors.stage_actor import StageActor
+from raysync.cluster.actors.stage import Stage
 from raysync.cluster.actors.worker import Worker
 from raysync.cluster.run_spec import RunSpec
 from raysync.core.paradigm import AnyParadigm, Paradigm
@@ -55,4 +55,4 @@ def spec_of(
 
 
 def worker_class(spec: RunSpec) -> type:
-    return StageActor if spec.is_pipelined else Worker
+    return Stage if spec.is_pipelined else Worker

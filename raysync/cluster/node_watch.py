@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from threading import Event, Lock
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
@@ -50,17 +50,6 @@ UNKNOWN = NodeView({}, {})
 NO_SERVERS: Mapping[str, Sequence[int]] = {}
 
 
-class Watch(Protocol):
-    """The source of views: a `NodeWatch`."""
-
-    @property
-    def view(self) -> NodeView | None:
-        """The latest view; None while a new one is awaited."""
-
-    def refresh(self) -> None:
-        """Request a new view at once: the latest may be stale."""
-
-
 class NodeWatch:
     """Polls Ray about the nodes of a placement group, as long as this process lives.
 
@@ -71,7 +60,7 @@ class NodeWatch:
 
     def __init__(self, group: PlacementGroup) -> None:
         self._group = group
-        self.view: NodeView | None = None
+        self.view: NodeView | None = None  # the latest; None while a new one is awaited
         # bundle without a node -> when that was first seen
         self._without_since_s: dict[int, float] = {}
         # how often a new view was requested: a poll that began before the latest request is stale
@@ -80,6 +69,7 @@ class NodeWatch:
         repeat(self._poll, POLL_EVERY_S, self._wake)
 
     def refresh(self) -> None:
+        """Request a new view at once: the latest may be stale."""
         with self._lock:
             self._refreshed += 1
             self.view = None
@@ -126,7 +116,7 @@ class WorkerNodes:
 
     def __init__(
         self,
-        watch: Watch,
+        watch: NodeWatch,
         bundles: Mapping[str, int],  # slot -> the index of its workers' bundle
         # id of a server -> the indices of its shards' bundles
         servers: Mapping[str, Sequence[int]] = NO_SERVERS,

@@ -56,6 +56,8 @@ class RunSpec:
 
     def upload_s(self, slot: str, fault: StepFault) -> float:
         """Return the seconds of a gradient's upload over its worker's emulated link."""
+        if self.is_pipelined:  # see `Capability.EMULATE_LINKS`
+            return 0.0
         return one_way_s(self.group(slot).link, self.push_bytes[SERVER], fault)
 
     @property

@@ -3,38 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import ray
 from msgspec.structs import replace
 
 from raysync.cluster.ray_private.names import actor_id
 from raysync.cluster.transports.transport import INLINE_BYTES, Remote
-from raysync.engine.messages import (
-    ApplyCall,
-    CombineCall,
-    Message,
-    PublishCall,
-    SavedCall,
-    SnapshotCall,
-    StatisticsCall,
-    encode,
-    method_of,
-)
+from raysync.engine.messages import ApplyCall, CombineCall, Message, encode, method_of
+
+if TYPE_CHECKING:
+    from raysync.cluster.actors.actor_spec import ActorSpecs
 
 OVERHEAD_BYTES = 4096  # an upper bound of what pickling adds to the bytes of a vector
 
 Parts = tuple[Any, ...]  # references to the parts of one vector, one a shard
 
 
-# `Shards.call`, or `Shards.repeat`
-ShardCall = Callable[[Message, Sequence[Parts], Sequence[Remote]], Sequence[Parts]]
-
-
-class Spawns(Protocol):
-    """The source of restarted servers: `actor_spec.ActorSpecs`."""
-
-    def spawn(self, name: str, life: int, *state: Any) -> tuple[Any, Any]: ...
+def remote_of(actor: Any, message: Message, parts: int) -> Callable[..., Any]:
+    """Return Ray's method for calls of that type, which leave so many parts of values."""
+    # Ray's dashboard has the name.
+    options = {"num_returns": parts + 1, "name": method_of(message)}
+    method: Callable[..., Any] = actor.call.options(**options).remote
+    return method
 
 
 class Shards:
@@ -54,6 +45,8 @@ class Shards:
         self.count = len(servers)
         self._servers, self._kinds = list(servers), kinds
         self._lives = [1] * len(servers)
+        # (shard, name of a call, its values) -> Ray's remote method
+        self._methods: dict[tuple[int, str, int], Callable[..., Any]] = {}
         self._restarted: Sequence[int] = ()  # the indices of the shards restarted last
         self._receivers = list(zip(nodes, receivers, strict=True))
         self._is_inline = push_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
@@ -64,48 +57,50 @@ class Shards:
         return self._servers[0]
 
     def call(
-        self, message: Message, vectors: Sequence[Parts], into: Sequence[Remote] = ()
-    ) -> tuple[Parts, ...]:
-        """Call every shard with its parts of the vectors, and perhaps its slot in shared memory.
-
-        Returns:
-            The references that are ready when it is done, and the parts of the resulting weights,
-            if any.
-        """
-        return self._call(range(self.count), message, vectors, into)
-
-    def _call(
         self,
-        shards: Sequence[int],
         message: Message,
         vectors: Sequence[Parts],
-        into: Sequence[Remote],
-    ) -> tuple[Parts, ...]:
+        into: Sequence[Remote] = (),
+        *,
+        again: bool = False,
+    ) -> list[Parts]:
+        """Call every shard with its parts of the vectors, and perhaps its slot in shared memory.
+
+        Args:
+            again: call only the shards restarted last.
+
+        Returns:
+            The references that are ready when it is done, and the parts of each value.
+        """
         parts = list(zip(*vectors, strict=True)) or [()] * self.count
         if self._exchanges_norms and isinstance(message, ApplyCall):
             message, parts = self._with_norms(message, parts)
-        method, data = method_of(message), encode(message)
+        data, count = encode(message), message.value_count
         options = [{"into": handle} for handle in into] or [{}] * self.count
         returned = [
-            getattr(self._servers[index], method).remote(data, *parts[index], **options[index])
-            for index in shards
+            self._method(index, message)(data, *parts[index], **options[index])
+            for index in (self._restarted if again else range(self.count))
         ]
-        match message:
-            case ApplyCall() | PublishCall() | SnapshotCall() | SavedCall() | StatisticsCall():
-                # The driver waits for small reports: a value stays where it is until it is needed.
-                values, reports = zip(*returned, strict=True)
-                return reports, values
-        return (tuple(returned),)
+        # The driver waits for small reports: a value stays where it is until it is needed.
+        *values, report = zip(*returned, strict=True) if count else [tuple(returned)]
+        return [report, *values]
+
+    def _method(self, index: int, message: Message) -> Callable[..., Any]:
+        key = index, method_of(message), message.value_count
+        if key not in self._methods:
+            self._methods[key] = remote_of(self._servers[index], message, message.value_count)
+        return self._methods[key]
 
     def _with_norms(
         self, message: ApplyCall, parts: Sequence[Parts]
     ) -> tuple[ApplyCall, list[Parts]]:
         """Let each shard combine its gradients; return the update with all norms as its inputs."""
         assert message.plan is not None, "an update without its details"
-        data = encode(CombineCall(message.plan))
+        combine = CombineCall(message.plan)
+        data = encode(combine)
         norms = tuple(
-            server.combine.remote(data, *gradients)
-            for server, gradients in zip(self._servers, parts, strict=True)
+            self._method(index, combine)(data, *gradients)[0]
+            for index, gradients in enumerate(parts)
         )
         return replace(message, plan=replace(message.plan, combined=True)), [norms] * self.count
 
@@ -124,7 +119,7 @@ class Shards:
         ]
 
     def restart(
-        self, dead: Collection[str], base: Parts | None, spawns: Spawns
+        self, dead: Collection[str], base: Parts | None, spawns: ActorSpecs
     ) -> tuple[list[str], Parts]:
         """Restart dead shards with their parts of a snapshot.
 
@@ -144,18 +139,13 @@ class Shards:
         for index in self._restarted:
             ray.kill(self._servers[index])
             self._lives[index] += 1
+            self._methods = {key: each for key, each in self._methods.items() if key[0] != index}
             state = () if base is None else (base[index],)
             self._servers[index], place = spawns.spawn(
                 self._kinds[index], self._lives[index], *state
             )
             ready.append(place)
         return [actor_id(self._servers[index]) for index in self._restarted], tuple(ready)
-
-    def repeat(
-        self, message: Message, vectors: Sequence[Parts], into: Sequence[Remote] = ()
-    ) -> list[Parts]:
-        """Call only the shards restarted last; returns like `call`, but only their parts."""
-        return list(self._call(self._restarted, message, vectors, into))
 
     def patched(self, parts: Parts, new: Parts) -> Parts:
         """Replace the parts of the shards restarted last."""

@@ -8,22 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from raysync.core.finding import Finding
 from raysync.decoupled.cut import Part
-from raysync.training.data.batch_reader import BatchReader
-from raysync.training.data.batch_structure import batch_to
 from raysync.training.files.state_file import State
 from raysync.training.server.parameter_groups import NamedParameter
-from raysync.training.tasks.task import Task
-from raysync.training.worker.device import Device, seconds_between, use_tf32
+from raysync.training.worker.device import use_tf32
 from raysync.training.worker.flat import FlatModel
-from raysync.training.worker.not_finite import first_not_finite
 from raysync.training.worker.precision import computing_in, taken_in
 
 Weights = Literal["stash", "latest"]
@@ -186,125 +181,6 @@ class StageComputation:
         self._flat.gradient.copy_(gradient)
         self._flat.write_buffers()
         return self._flat.outgoing, dx[0] if dx else None
-
-
-class StageWork:
-    """Carries out the calls to a stage, on every backend."""
-
-    def __init__(
-        self,
-        computation: StageComputation,
-        stage: int,
-        stages: int,
-        task: Task,
-        reader: BatchReader,
-        batch_size: int,
-        device: Device | None = None,  # None: tensors stay where they are
-    ) -> None:
-        self._computation, self._task = computation, task
-        self._reader, self._batch_size = reader, batch_size
-        self._is_first, self._is_last = stage == 1, stage == stages
-        self._upload = device.upload if device is not None else _unchanged
-        self._mark = device.mark if device is not None else _no_mark
-        self._span: tuple[Any, Any] = (None, None)  # marks before and after the last pass
-        self._needs_buffers = True  # the stage reads the run's buffers with its first weights
-        self.not_finite: Finding | None = None  # in the last backward pass
-
-    @property
-    def device_s(self) -> float:
-        """A GPU's seconds for the last pass, once its results are copied; 0 on a CPU."""
-        return seconds_between(*self._span)
-
-    def forward(self, batch: int, inputs: Sequence[Tensor]) -> Tensor:
-        """Run a batch forward; return the activation for the next stage, (N, ...).
-
-        Args:
-            inputs: new weights (P + Q,), if any, then the previous stage's activation, if any.
-        """
-        x = self._read(inputs, expected=0 if self._is_first else 1)
-        if x is None:
-            x = self._task.inputs(self._samples(batch))
-        with self._timed():
-            return self._computation.forward(batch, x, self._reader.seed(batch - 1))
-
-    def backward(
-        self, batch: int, inputs: Sequence[Tensor]
-    ) -> tuple[float | None, Tensor, Tensor | None]:
-        """Run a batch backward; the last stage runs it forward first.
-
-        Args:
-            inputs: new weights (P + Q,), if any, then the gradient by the stage's output or, for
-                the last stage, the previous stage's activation, if any.
-
-        Returns:
-            The loss (of the last stage only), the vector to push (P + Q,), and the gradient by the
-            input.
-        """
-        arrived = self._read(inputs, expected=0 if self._is_first and self._is_last else 1)
-        loss: float | None
-        if self._is_last:
-            loss, vector, dx = self._learn(batch, arrived)
-        else:
-            assert arrived is not None, "a backward pass without a gradient"
-            loss = None
-            with self._timed():
-                vector, dx = self._computation.backward(batch, arrived)
-        self.not_finite = first_not_finite(
-            loss,
-            vector[: self._computation.size],
-            self._computation.weights,
-            self._computation.parameters,
-            self._reader,
-            (batch - 1, self._batch_size),
-            arrived,
-        )
-        return loss, vector, dx
-
-    def state(self) -> State:
-        return self._computation.state() | {"takes_buffers": self._needs_buffers}
-
-    def load_state(self, state: State) -> None:
-        self._computation.load_state(state)
-        self._needs_buffers = state["takes_buffers"]
-
-    def _read(self, inputs: Sequence[Tensor], expected: int) -> Tensor | None:
-        """Read new weights, if any; return the neighbour's tensor, if one is expected."""
-        if len(inputs) > expected:
-            vector = self._upload(inputs[0])
-            self._computation.read_weights(vector)
-            if self._needs_buffers:
-                self._computation.read_buffers(vector)
-                self._needs_buffers = False
-        return self._upload(inputs[-1]) if expected else None
-
-    def _samples(self, batch: int) -> Any:
-        # all stages of a group read the same batch
-        return batch_to(self._reader.read(batch - 1, [self._batch_size])[0], self._upload)
-
-    def _learn(self, batch: int, arrived: Tensor | None) -> tuple[float, Tensor, Tensor | None]:
-        samples = self._samples(batch)
-        x = self._task.inputs(samples) if arrived is None else arrived
-        with self._timed():
-            return self._computation.learn(
-                batch,
-                x,
-                lambda output: self._task.criterion(output, samples),
-                self._reader.seed(batch - 1),
-            )
-
-    @contextmanager
-    def _timed(self) -> Iterator[None]:
-        begin = self._mark()
-        yield
-        self._span = begin, self._mark()
-
-
-def _unchanged(tensor: Tensor) -> Tensor:
-    return tensor
-
-
-def _no_mark() -> None:
-    return None
 
 
 @contextmanager

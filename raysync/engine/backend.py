@@ -48,34 +48,8 @@ class Call(Protocol):
         """The method's answer to the driver, or a `Failure`; only of a call that is done."""
 
 
-class Backend(Protocol):
-    """The world of one run."""
-
-    @property
-    def computes(self) -> bool:
-        """Whether calls compute; where they only take time, servers need no details of updates."""
-
-    @property
-    def now(self) -> float:
-        """The seconds since the run began."""
-
-    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """Call `happens(argument)` at that time."""
-
-    def schedule_deadline(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """Schedule what follows if an actor is silent; nothing where none can fall silent."""
-
-    def wait(self) -> None:
-        """Wait for the next event, and call back whatever is due."""
-
-    def is_report_due(self, lines: int) -> bool:
-        """Return whether a report of so many lines is due."""
-
-    def call(self, actor: str, message: Message, inputs: Sequence[Value] = ()) -> Call:
-        """Call the actor `server`, `evaluator` or a worker; inputs are values of other calls."""
-
-    def watch(self, call: Any, then: Callable[[Any], None], argument: Any) -> None:
-        """Call `then(argument)` once the call is done or has failed."""
+class Transit(Protocol):
+    """Values that travel between actors."""
 
     @property
     def delivers(self) -> bool:
@@ -87,7 +61,7 @@ class Backend(Protocol):
     def deliver(self, value: Value, actor: str) -> tuple[Call, ...]:
         """Start to move a completed call's first value to an actor, without blocking its calls.
 
-        Only where the backend `delivers`.
+        Only where it `delivers`.
 
         Returns:
             Calls to wait for; none if nothing is left to be moved.
@@ -96,15 +70,9 @@ class Backend(Protocol):
     def enter_phase(self, phase: str) -> None:
         """Note a switch to that phase; a described network may change with it."""
 
-    def is_done(self, call: Any) -> bool:
-        """Return whether the call is done or has failed."""
 
-    def failure(self, call: Any, patience_s: float) -> Failure | None:
-        """Return the failure of a call, or None if it is done.
-
-        Raises:
-            TimeoutError: the call is still under way after `patience_s` seconds.
-        """
+class Processes(Protocol):
+    """The processes of actors, which begin and end."""
 
     def availability(self, worker: str) -> Availability: ...
 
@@ -117,6 +85,9 @@ class Backend(Protocol):
             drained: called once with an actor, joined or not, whose node is announced to go.
             lost: called with a lost node's address, as users know it, and its actors.
         """
+
+    def schedule_deadline(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
+        """Schedule what follows if an actor is silent; nothing where none can fall silent."""
 
     def spawn(self, worker: str) -> Call:
         """Start the actor of a returning worker; the call is done when it is ready."""
@@ -147,6 +118,36 @@ class Backend(Protocol):
     def can_lose(self, server: str) -> bool:
         """Return whether a server's process may be lost, and can be restarted."""
 
+
+class Backend(Protocol):
+    """The world of one run."""
+
+    @property
+    def transit(self) -> Transit: ...
+
+    @property
+    def processes(self) -> Processes: ...
+
+    @property
+    def computes(self) -> bool:
+        """Whether calls compute; where they only take time, servers need no details of updates."""
+
+    @property
+    def now(self) -> float:
+        """The seconds since the run began."""
+
+    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
+        """Call `happens(argument)` at that time."""
+
+    def wait(self) -> None:
+        """Wait for the next event, and call back whatever is due."""
+
+    def is_report_due(self, lines: int) -> bool:
+        """Return whether a report of so many lines is due."""
+
+    def call(self, actor: str, message: Message, inputs: Sequence[Value] = ()) -> Call:
+        """Call the actor `server`, `evaluator` or a worker; inputs are values of other calls."""
+
     def repeat(
         self, lost: Any, server: str, message: Message, inputs: Sequence[Value] = ()
     ) -> Call:
@@ -154,4 +155,17 @@ class Backend(Protocol):
 
         `lost` is the old call: it gets the new values, and must be watched again. None: nobody
         needs them.
+        """
+
+    def watch(self, call: Any, then: Callable[[Any], None], argument: Any) -> None:
+        """Call `then(argument)` once the call is done or has failed."""
+
+    def is_done(self, call: Any) -> bool:
+        """Return whether the call is done or has failed."""
+
+    def failure(self, call: Any, patience_s: float) -> Failure | None:
+        """Return the failure of a call, or None if it is done.
+
+        Raises:
+            TimeoutError: the call is still under way after `patience_s` seconds.
         """

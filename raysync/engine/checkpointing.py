@@ -78,6 +78,7 @@ class Checkpointer:
         # returns the whole state of an engine in this process; None: not now
         self.snapshot: Callable[[], Snapshot | None] | None = None
         self._backend, self._servers = backend, servers
+        self._processes = backend.processes
         self._lines, self._write_cut = lines, cut
         self._is_requested, self._is_last_taken = False, False
         self._pending: _Pending | None = None
@@ -134,7 +135,7 @@ class Checkpointer:
         if not calls:
             self._complete(pending, {}, {})
         else:
-            self._backend.schedule_deadline(at + self._deadline_s, self._miss_deadline, pending)
+            self._processes.schedule_deadline(at + self._deadline_s, self._miss_deadline, pending)
 
     def _call_snapshot(self, server: ParameterServer, cut: ConsistentCut) -> Call:
         inputs = cut.values.get(server.actor, [])

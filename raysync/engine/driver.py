@@ -33,7 +33,7 @@ from raysync.core.machine import line_in_paradigm
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.core.structs import to_native
 from raysync.emulation.fault_plan import FaultPlan
-from raysync.engine.backend import Backend, Failure
+from raysync.engine.backend import Backend
 from raysync.engine.checkpoint_state import OUTLIVED_S
 from raysync.engine.checkpointing import Checkpointer, ConsistentCut
 from raysync.engine.error_text import reason
@@ -120,7 +120,7 @@ class Driver:
         self._workload_samples = topology.rosters[-1].workload_samples or inf
         self._pushed: dict[Push, Step] = {}  # neither applied nor dropped
         self.lines = Lines(backend)
-        self.inflight = InFlight(backend, topology, self._received, self._step_failed)
+        self.inflight = InFlight(backend, topology)
         self.members = Members(self, experiment)
         self._failures = FailureDetector(
             backend=backend,
@@ -129,6 +129,7 @@ class Driver:
             inflight=self.inflight,
             members=self.members,
         )
+        self.inflight.attach(self._received, self._failures.step_failed)
         self._stopping = Stopping(experiment, primary, self._workload_samples)
         self._evaluations = Evaluations(
             backend=backend,
@@ -229,7 +230,7 @@ class Driver:
         if self._former is None:
             self._evaluate(0.0)
         self.members.schedule_crashes(-1.0 if self._former is None else now)
-        self.backend.watch_nodes(self._drain, self._lose_node)
+        self.backend.processes.watch_nodes(self._drain, self._lose_node)
         stop = self._experiment.stop
         if stop is not None and stop.after_s is not None:
             early = EarlyEnd("stop.after_s", f"{stop.after_s:g} s are over")
@@ -302,7 +303,7 @@ class Driver:
             case Hold() | Note() | Suspend() | Restore():
                 pass  # done by the roster: no call
             case Switch():
-                self.backend.enter_phase(decision.to)
+                self.backend.transit.enter_phase(decision.to)
             case Drop():
                 self._pushed.pop(decision.push, None)
             case SetTimer():
@@ -364,9 +365,6 @@ class Driver:
         if not self.status and self.topology.machine.timers.get(key) == at:
             self.handle(TimerFired(at=self.backend.now, key=key), NO_REPORT)
             self.members.dismiss()
-
-    def _step_failed(self, step: Step, failure: Failure) -> None:
-        self._failures.step_failed(step, failure)
 
     # ---- evaluations and the end ----
 

@@ -68,6 +68,7 @@ class Evaluations:
         self.models = KeptModels(experiment.keep, primary)
         self._primary = primary
         self._backend, self._servers = backend, servers
+        self._processes = backend.processes
         self._set_marks(reversed(marks))
         self._deadline_s = experiment.evaluation.deadline_s
         self._required_metrics = experiment.named_metrics
@@ -162,7 +163,7 @@ class Evaluations:
         if self._under_way is not None or self._is_idle:
             return
         if self._must_restart:
-            call = self._backend.restart(EVALUATOR)
+            call = self._processes.restart(EVALUATOR)
             then, limit_s = self._restarted, START_DEADLINE_S
         elif self._is_model_next:
             weights = self.models.next_weights or ()
@@ -176,7 +177,7 @@ class Evaluations:
         self._under_way = call
         self._backend.watch(call, then, call)
         at = self._backend.now + limit_s
-        self._backend.schedule_deadline(at, self._miss_deadline, (call, limit_s))
+        self._processes.schedule_deadline(at, self._miss_deadline, (call, limit_s))
 
     def _evaluated(self, call: Call) -> None:
         answer = self._finish(call)
@@ -260,7 +261,7 @@ class Evaluations:
         call, limit_s = call_and_limit
         if self._under_way is not call or self._backend.is_done(call):
             return
-        self._backend.kill(EVALUATOR)
+        self._processes.kill(EVALUATOR)
         self._fail(
             f"it was not ready after {limit_s:g} s"
             if self._must_restart

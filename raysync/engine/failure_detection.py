@@ -39,6 +39,7 @@ class FailureDetector:
         members: Members,
     ) -> None:
         self._backend, self._topology = backend, topology
+        self._processes = backend.processes
         self._deadline_s = experiment.cluster.step_deadline_s
         self._inflight, self._members = inflight, members
         self.is_check_scheduled = False  # for late steps
@@ -78,7 +79,7 @@ class FailureDetector:
     def schedule_check(self) -> None:
         """Schedule a check for late steps at the time when the first step can be late."""
         self.is_check_scheduled = True
-        self._backend.schedule_deadline(self._backend.now + self._deadline_s, self._check, None)
+        self._processes.schedule_deadline(self._backend.now + self._deadline_s, self._check, None)
 
     def _check(self, _: None) -> None:
         now, topology = self._backend.now, self._topology
@@ -92,7 +93,7 @@ class FailureDetector:
                 self._blame_late(step)
         self.is_check_scheduled = bool(self._inflight)
         if self.is_check_scheduled:
-            self._backend.schedule_deadline(next_at, self._check, None)
+            self._processes.schedule_deadline(next_at, self._check, None)
 
     def _patient_until(self) -> float:
         """Return the time before which no step counts as late if all are silent; else 0."""

@@ -18,21 +18,20 @@ class InFlight:
     A step that was taken out or replaced is never reported.
     """
 
-    def __init__(
-        self,
-        backend: Backend,
-        topology: Topology,
-        received: Callable[[Step, StepReport], None],
-        failed: Callable[[Step, Failure], None],
+    def __init__(self, backend: Backend, topology: Topology) -> None:
+        self._backend, self._transit, self._topology = backend, backend.transit, topology
+        self._steps: dict[str, Step] = {}
+
+    def attach(
+        self, received: Callable[[Step, StepReport], None], failed: Callable[[Step, Failure], None]
     ) -> None:
-        """
+        """Connect to a run.
+
         Args:
             received: called with a step whose gradient has arrived, and its worker's report.
             failed: called with a step whose call, or whose delivery, failed.
         """
-        self._backend, self._topology = backend, topology
         self._received, self._failed = received, failed
-        self._steps: dict[str, Step] = {}
 
     def issue(self, step: Step) -> None:
         """Register a step whose call has been issued."""
@@ -83,8 +82,8 @@ class InFlight:
         if isinstance(answer, Failure):
             self._failed(step, answer)
             return
-        if self._backend.delivers and (
-            parts := self._backend.deliver(step.call, step.server.actor)
+        if self._transit.delivers and (
+            parts := self._transit.deliver(step.call, step.server.actor)
         ):
             self._await(step, parts)
         else:

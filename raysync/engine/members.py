@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from raysync.config import START_DEADLINE_S, Experiment
 from raysync.core.decisions import Release
-from raysync.core.events import Event, Joined, Left
+from raysync.core.events import Joined, Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import NO_REPORT, Report
-from raysync.emulation.fault_plan import FaultPlan
-from raysync.engine.backend import Backend, Call, Failure
+from raysync.engine.backend import Call, Failure
 from raysync.engine.checkpoint_state import LEAVING, OTHER_WORKERS
-from raysync.engine.inflight import InFlight
-from raysync.engine.lines import Lines
-from raysync.engine.topology import Topology, roster_of
+from raysync.engine.topology import roster_of
 from raysync.errors import RunFailed
+
+if TYPE_CHECKING:
+    from raysync.engine.driver import Driver
 
 # crashed   by a fault; if the fault says so, its next life starts at once, and joins when due
 # lost      its process or node is gone, or it is late; its next life starts after a back-off
@@ -45,26 +45,6 @@ DRAINED = "its node is drained: preemption"
 LOOK_AGAIN_S = 1.0  # between two looks for room
 
 
-class Run(Protocol):
-    """The part of the driver that the members need."""
-
-    backend: Backend
-    topology: Topology
-    faults: FaultPlan
-    inflight: InFlight
-    lines: Lines
-    status: str  # how the training ended; "" until then
-
-    def handle(self, event: Event, report: Report) -> None:
-        """Pass an event to the machine, and carry its decisions out."""
-
-    def release(self, release: Release) -> None:
-        """Let a worker begin its next iteration, if it may."""
-
-    def finish(self) -> None:
-        """End the run: every worker has left, and no work remains."""
-
-
 @dataclass(slots=True, eq=False)
 class Rejoin:
     """A slot's next worker on its way into the run."""
@@ -80,8 +60,9 @@ class Rejoin:
 class Members:
     """The workers of one run, and those on their way into it."""
 
-    def __init__(self, run: Run, experiment: Experiment) -> None:
+    def __init__(self, run: Driver, experiment: Experiment) -> None:
         self._run, self._backend, self._topology = run, run.backend, run.topology
+        self._processes = run.backend.processes
         self._faults, self._inflight, self._lines = run.faults, run.inflight, run.lines
         self._has_faults = bool(experiment.faults)
         # lost with a worker's process, in words
@@ -242,7 +223,7 @@ class Members:
         if kill is not None:
             at, index = kill
             self._backend.schedule(at, self._note_kill, (worker, index))
-            self._backend.end_at(worker, at)
+            self._processes.end_at(worker, at)
 
     def _note_kill(self, victim: tuple[str, int]) -> None:
         """Note that a kill took effect, unless its victim had left before."""
@@ -301,7 +282,7 @@ class Members:
 
     def _remove(self, worker: str, report: Report) -> None:
         """Kill a worker's actor, and let it leave."""
-        self._backend.kill(worker)
+        self._processes.kill(worker)
         self._leave(worker, report)
 
     def _leave(self, worker: str, report: Report) -> None:
@@ -358,21 +339,21 @@ class Members:
         """Start a worker as soon as there is room for it."""
         if not self._is_expected(rejoin):
             return
-        if self._backend.availability(rejoin.worker) != "free":
+        if self._processes.availability(rejoin.worker) != "free":
             self._remark_waiting(rejoin)
             self._backend.schedule(self._backend.now + LOOK_AGAIN_S, self._start, rejoin)
             return
-        rejoin.call = self._backend.spawn(rejoin.worker)
+        rejoin.call = self._processes.spawn(rejoin.worker)
         self._backend.watch(rejoin.call, self._started, rejoin)
         self._await_start(rejoin)
 
     def _await_start(self, rejoin: Rejoin) -> None:
         at = self._backend.now + START_DEADLINE_S
-        self._backend.schedule_deadline(at, self._miss_deadline, rejoin)
+        self._processes.schedule_deadline(at, self._miss_deadline, rejoin)
 
     def _remark_waiting(self, rejoin: Rejoin) -> bool:
         """Return whether no node has room for a worker; remark it the first time."""
-        if self._backend.availability(rejoin.worker) != "none":
+        if self._processes.availability(rejoin.worker) != "none":
             return False
         if not rejoin.is_remarked:
             rejoin.is_remarked = True
@@ -412,7 +393,7 @@ class Members:
             self._fail(rejoin, f"not ready after {START_DEADLINE_S:g} s")
 
     def _discard(self, rejoin: Rejoin) -> None:
-        self._backend.kill(rejoin.worker)
+        self._processes.kill(rejoin.worker)
         del self.coming[rejoin.worker]
 
     def _fail(self, rejoin: Rejoin, why: str) -> None:

@@ -1,31 +1,37 @@
-"""The messages of the driver to its actors: one type for each call; and the report of a step."""
+"""The messages of the driver to its actors: one type for each call; and the report of a step.
+
+A message's type has its row of the table: who answers it, and what it leaves behind. Backends,
+actors and transports read the row, and `programs` has what an actor does. So a new message is a
+type here, and a method of its program.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from functools import reduce
+from operator import or_
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
+from typing_extensions import override
 
 from raysync.core.finding import Finding
 from raysync.step_fault import NO_FAULT, StepFault
 from raysync.training.server.apply_plan import ApplyPlan
 
-#                     to          takes                       leaves
-# StepCall            worker      weights, or none            the gradient         -> StepReport
-# RestoreCall         worker      a vector with its buffers
-# WorkerStateCall     worker                                  the file of its state
-# LoadWorkerStateCall worker
-# ForwardCall         stage       [weights], [activation]     the activation
-# BackwardCall        stage       [weights], [gradient]       the gradients by weights and input
-# CombineCall         a shard     gradients                   the norm of the shard
-# ApplyCall           server      gradients                   the weights, if they are published
-# PublishCall         server                                  the weights
-# ForgetCall          server
-# StatisticsCall      server                                  a vector with its buffers
-# SnapshotCall        server      vectors to keep             the file of its state
-# SavedCall           server                                  a kept vector
-# EvaluateCall        evaluator   weights of each server                           -> metrics
-# StateDictCall       evaluator   weights of each server                           -> a model's file
+# A stage is the worker of a network that is cut into stages.
+Kind = Literal["worker", "stage", "server", "evaluator"]
+
+
+class Row(NamedTuple):
+    """What is known of all calls of a type."""
+
+    to: Kind
+    leaves: int = 0  # values, at most; they stay where they are until another call needs them
+    # Its one value is a file: bytes. The call's answer is a list of it, with one a shard.
+    is_file: bool = False
+    is_push: bool = False  # its first value goes to a server, in a part a shard
+    # It is part of every iteration: a transport may carry it, and lend memory for its one value.
+    is_hot: bool = False
 
 
 def _method(cls: str) -> str:
@@ -34,16 +40,29 @@ def _method(cls: str) -> str:
 
 
 class Message(msgspec.Struct, frozen=True, tag=_method, omit_defaults=True, gc=False):
-    """A call of the actor's method that has the name of its tag."""
+    """A call of an actor."""
+
+    row: ClassVar[Row]
+
+    @property
+    def value_count(self) -> int:
+        """How many values this very call leaves."""
+        return self.row.leaves
 
 
 def method_of(message: Message) -> str:
+    """Return the name of a call, such as `state_dict`."""
     return str(message.__struct_config__.tag)
 
 
 class StepCall(Message, frozen=True):
-    """One iteration of a worker: a step, or several on successive batches."""
+    """One iteration of a worker: a step, or several on successive batches.
 
+    Takes weights, or none to continue with the present ones. Leaves the gradient, or the change by
+    local steps, and answers with a `StepReport`.
+    """
+
+    row = Row("worker", leaves=1, is_push=True, is_hot=True)
     batch: int  # the number of its first batch in its slot, from 0
     samples: int  # per batch
     fault: StepFault = NO_FAULT
@@ -54,45 +73,74 @@ class StepCall(Message, frozen=True):
 
 
 class RestoreCall(Message, frozen=True):
-    """Restore the buffers that a worker had when the run was interrupted."""
+    """Restore the buffers that a worker had when the run was interrupted; takes a vector."""
+
+    row = Row("worker")
 
 
 class WorkerStateCall(Message, frozen=True):
     """Ask for the file of a worker's state between pushes."""
 
+    row = Row("worker", leaves=1, is_file=True)
     batch: int  # the state before this batch, even if its step began meanwhile
 
 
 class LoadWorkerStateCall(Message, frozen=True):
     """Restore a worker's state from its file."""
 
+    row = Row("worker")
     data: bytes
 
 
 class ForwardCall(Message, frozen=True):
+    """A stage's forward pass: takes new weights, if any, and an activation, if any; leaves one."""
+
+    row = Row("stage", leaves=1)
     batch: int  # in its group, from 1
     fault: StepFault = NO_FAULT
 
 
 class BackwardCall(Message, frozen=True):
-    """The last stage runs the batch forward before."""
+    """A stage's backward pass; the last stage runs the batch forward before.
 
+    Takes new weights, if any, and the gradient by the output, or the last stage's activation, if
+    any. Leaves the gradients by weights and by input; answers with a `StepReport`.
+    """
+
+    row = Row("stage", leaves=2, is_push=True)
     batch: int
     fault: StepFault = NO_FAULT
 
 
 class CombineCall(Message, frozen=True):
-    """The first half of an update: shards exchange the norms of gradients."""
+    """The first half of a shard's update: takes gradients, leaves their norm in the shard."""
 
+    row = Row("server", leaves=1)
     plan: ApplyPlan
 
 
 class ApplyCall(Message, frozen=True):
+    """An update.
+
+    Takes gradients and, where delays are compensated, the weights of each; or the norms of all
+    shards, after `CombineCall`. Leaves the weights if it `publishes` them, and answers with their
+    version.
+    """
+
+    row = Row("server", leaves=1, is_hot=True)
     plan: ApplyPlan | None = None  # None: nothing is computed
     publishes: bool = False  # whether it leaves the new weights
 
+    @property
+    @override
+    def value_count(self) -> int:
+        return int(self.publishes)
+
 
 class PublishCall(Message, frozen=True):
+    """Ask for the weights."""
+
+    row = Row("server", leaves=1, is_hot=True)
     version: int  # the server's, or the call fails
     replica: int  # the replica that pulls, or `MEAN`
 
@@ -100,18 +148,21 @@ class PublishCall(Message, frozen=True):
 class ForgetCall(Message, frozen=True):
     """A worker has left: its buffers no longer count."""
 
+    row = Row("server")
     worker: str
 
 
 class StatisticsCall(Message, frozen=True):
-    """Ask for the buffers of a worker's latest applied push."""
+    """Ask for a vector with the buffers of a worker's latest applied push."""
 
+    row = Row("server", leaves=1)
     worker: str
 
 
 class SnapshotCall(Message, frozen=True):
-    """Ask for a server's whole state, with vectors to keep for the driver."""
+    """Ask for the file of a server's whole state; takes vectors to keep for the driver in it."""
 
+    row = Row("server", leaves=1, is_file=True)
     names: list[str]  # the vectors' names
     version: int  # the server's, or the call fails
 
@@ -119,15 +170,27 @@ class SnapshotCall(Message, frozen=True):
 class SavedCall(Message, frozen=True):
     """Ask, once, for a vector of a snapshot."""
 
+    row = Row("server", leaves=1)
     name: str
 
 
+class LoadServerStateCall(Message, frozen=True):
+    """Restore a fresh server's state; takes the file of a `SnapshotCall`."""
+
+    row = Row("server")
+
+
 class EvaluateCall(Message, frozen=True):
+    """Takes the weights of each server; answers with metrics, by name."""
+
+    row = Row("evaluator")
     is_last: bool  # the training is over
 
 
 class StateDictCall(Message, frozen=True):
-    """Ask for a model with published weights as a safetensors file."""
+    """Takes the weights of each server; answers with a model's safetensors file."""
+
+    row = Row("evaluator")
 
 
 class StepReport(msgspec.Struct, frozen=True, gc=False):
@@ -138,13 +201,9 @@ class StepReport(msgspec.Struct, frozen=True, gc=False):
     not_finite: Finding | None = None
 
 
-_AnyMessage = (
-    StepCall | RestoreCall | WorkerStateCall | LoadWorkerStateCall | ForwardCall | BackwardCall
-    | CombineCall | ApplyCall | PublishCall | ForgetCall | StatisticsCall | SnapshotCall | SavedCall
-    | EvaluateCall | StateDictCall
-)  # fmt: skip
+MESSAGES: tuple[type[Message], ...] = tuple(Message.__subclasses__())
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_AnyMessage)
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(reduce(or_, MESSAGES))
 
 
 def encode(message: Message) -> bytes:

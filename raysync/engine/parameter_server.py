@@ -111,7 +111,7 @@ class ParameterServer:
         """
         self.actor = actor
         self.log = log
-        self._backend = backend
+        self._backend, self._processes = backend, backend.processes
         self._deadline_s = experiment.cluster.step_deadline_s
         self._call = backend.call if log is None else self._logged
         self._has_replicas = has_replicas
@@ -267,7 +267,7 @@ class ParameterServer:
 
     def _check_call_later(self, call: Call) -> None:
         at = self._backend.now + self._deadline_s
-        self._backend.schedule_deadline(at, self._check_call, call)
+        self._processes.schedule_deadline(at, self._check_call, call)
 
     def _check_call(self, call: Call) -> None:
         """Lose the server if an expected call is late."""
@@ -366,7 +366,7 @@ class ParameterServer:
         assert self.log is not None, "a server without a log"
         self.state, loss = ServerState.STARTING, self._loss
         base = [] if self.log.base is None else [self.log.base]
-        start = self._backend.restart(self.actor, *base, freezes=freezes)
+        start = self._processes.restart(self.actor, *base, freezes=freezes)
         loss.replay, loss.updates, repeated = deque([start]), 0, set[Call]()
         for entry in self.log.entries:
             self._repeat(entry, repeated)
@@ -434,7 +434,7 @@ class ParameterServer:
         limit_s = max(self._deadline_s, START_DEADLINE_S)
         at = self._backend.now + limit_s
         oldest_and_limit = self._loss.replay[0], limit_s
-        self._backend.schedule_deadline(at, self._check_replay, oldest_and_limit)
+        self._processes.schedule_deadline(at, self._check_replay, oldest_and_limit)
 
     def _check_replay(self, oldest_and_limit: tuple[Call, float]) -> None:
         """Declare a process lost that has done nothing since the last look."""

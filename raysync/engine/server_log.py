@@ -89,6 +89,7 @@ def server_log(
 ) -> ServerLog | None:
     """Return the log of a server; None if the server cannot be lost, or is not restarted."""
     cluster = experiment.cluster
-    if not (backend.can_lose(server) and cluster.restarts.attempts and cluster.server_log_bytes):
+    can_lose = backend.processes.can_lose(server)
+    if not (can_lose and cluster.restarts.attempts and cluster.server_log_bytes):
         return None
     return ServerLog(vector_bytes, cluster.server_log_bytes)

@@ -197,7 +197,7 @@ class DataParallel:
         log = server_log(backend, SERVER, experiment, plan.vector_bytes)
         self.server = ParameterServer(backend, SERVER, experiment, log=log)
         self.servers = [self.server]
-        self._backend = backend
+        self._backend, self._transit = backend, backend.transit
         self._workload_samples = plan.workload_samples
         self._has_buffers = plan.has_buffers
         self._has_server = not plan.paradigm.collective
@@ -234,7 +234,7 @@ class DataParallel:
         message, report = self._step_call(worker, clock, size, steps), NO_REPORT
         if pulls:
             weights = self.server.published or self.server.weights()
-            if self._has_server and (late_s := self._backend.late_s(weights)):
+            if self._has_server and (late_s := self._transit.late_s(weights)):
                 report = Report(server_s=late_s)
             call = self._backend.call(worker, message, (weights,))
             if self._keeps_pulled:

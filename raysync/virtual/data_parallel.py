@@ -13,21 +13,31 @@ from types import MappingProxyType
 from raysync.config import Network
 from raysync.core.ids import WorkerId
 from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.decoupled.published_model import PublishedModel
 from raysync.emulation.fault_plan import FaultPlan
+from raysync.emulation.step_time import StepTime
 from raysync.engine.evaluations import EVALUATOR
+from raysync.engine.messages import LoadServerStateCall
 from raysync.engine.topology import SERVER, DataParallel, DataParallelPlan
+from raysync.programs.evaluator import EvaluatorProgram
+from raysync.programs.server import ServerProgram
 from raysync.training.files.state_file import check_fits
 from raysync.training.preparation import TrainingPlan
-from raysync.training.server.model_server import ModelServer, Store
+from raysync.training.server.model_server import Store
 from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
-from raysync.virtual.actors import EvaluatorActor, ServerActor, ServerTimes, WorkerActor
+from raysync.virtual.actors import (
+    EvaluatorCosts,
+    ServerCosts,
+    ServerTimes,
+    VirtualActor,
+    WorkerCosts,
+)
 from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.network_routes import NetworkRoutes
-from raysync.virtual.trainer import Trainer, device_of
+from raysync.virtual.processes import Actor
+from raysync.virtual.shared_computation import SharedComputation, device_of
 from raysync.virtual.transfers import PhaseNetwork
-from raysync.virtual.virtual_backend import Actor, VirtualBackend
+from raysync.virtual.virtual_backend import VirtualBackend
 
 
 class DataParallelRun:
@@ -43,7 +53,7 @@ class DataParallelRun:
         assert isinstance(paradigm, Paradigm), f"{paradigm.name} is another kind of run"
         self._training, self._paradigm, self._servers = training, paradigm, servers
         self._trains = training.experiment.timing == "with-gradients"
-        self._trainer = Trainer(training) if self._trains else None
+        self._shared = SharedComputation(training) if self._trains else None
         self._times = ServerTimes()
 
     def networks(self) -> Callable[[str], PhaseNetwork]:
@@ -79,16 +89,16 @@ class DataParallelRun:
         if name == SERVER:
             return self._server_actor()
         if name == EVALUATOR:
-            training, device = self._training, device_of(self._training)
-            return EvaluatorActor(
-                PublishedModel(training.model, training.experiment, self._paradigm, device)
-            )
-        slot = str(WorkerId(name).slot)
-        return WorkerActor(
-            slot, self._training.groups[slot], self._training.experiment, self._trainer
+            return evaluator_actor(self._training, self._paradigm, device_of(self._training))
+        slot, experiment = str(WorkerId(name).slot), self._training.experiment
+        group = self._training.groups[slot]
+        step_time = StepTime(
+            group, experiment.seed, slot, group.batch_size or experiment.batch_size
         )
+        worker = None if self._shared is None else self._shared.worker(slot)
+        return VirtualActor(slot, WorkerCosts(step_time), worker)
 
-    def _server_actor(self) -> ServerActor:
+    def _server_actor(self) -> VirtualActor:
         training, experiment = self._training, self._training.experiment
         vectors = 2 if experiment.update.delay_compensation is not None else 1
         server = None
@@ -97,16 +107,19 @@ class DataParallelRun:
             store = shard_of(
                 FlatModel(module, found=training.model.found), experiment.update
             )  # of decoded gradients
-            server = model_server(store, self._servers.get(SERVER))
+            server = server_program(store, self._servers.get(SERVER))
         exchange = None
         if collective := self._paradigm.collective:
             exchange = AllReduce(collective, experiment, training.groups, training.vector_bytes)
-        return ServerActor(
-            site=SERVER, times=self._times, vectors=vectors, server=server, exchange=exchange
-        )
+        return VirtualActor(SERVER, ServerCosts(self._times, vectors, exchange), server)
 
 
-def model_server(store: Store, parts: Sequence[bytes] | None) -> ModelServer:
+def evaluator_actor(training: TrainingPlan, paradigm: AnyParadigm, device: str) -> VirtualActor:
+    program = EvaluatorProgram(training.model, training.experiment, paradigm, device)
+    return VirtualActor(EVALUATOR, EvaluatorCosts(), program)
+
+
+def server_program(store: Store, parts: Sequence[bytes] | None) -> ServerProgram:
     """Create a server, with the state of a checkpoint if there is one.
 
     Args:
@@ -116,10 +129,10 @@ def model_server(store: Store, parts: Sequence[bytes] | None) -> ModelServer:
     Raises:
         ConfigError: the state is of another model or optimizer, or of several shards.
     """
-    server = ModelServer(store)
+    server = ServerProgram(store)
     if parts is not None:
         check_fits("shards of a server", len(parts), 1)
-        server.restore(parts[0])
+        server.handle(LoadServerStateCall(), parts)
     return server
 
 

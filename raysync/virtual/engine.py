@@ -30,8 +30,9 @@ from raysync.training.data.batch_reader import generators_restored
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
+from raysync.virtual.processes import ProcessEnd
 from raysync.virtual.reenactment import reenact, snapshot
-from raysync.virtual.virtual_backend import ProcessEnd, VirtualBackend
+from raysync.virtual.virtual_backend import VirtualBackend
 
 WORLD = "world"  # the one file in a checkpoint of a run in virtual time
 # The growth in objects that triggers a collection of the youngest. Python's default suits objects

@@ -66,7 +66,7 @@ from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.server.apply_plan import MEAN
 from raysync.virtual import virtual_backend
 from raysync.virtual.engine import VirtualEngine, driver_of
-from raysync.virtual.virtual_backend import ProcessEnd
+from raysync.virtual.processes import ProcessEnd
 from tests.chaos.oracles import failed, judge_journal
 
 TRAINS_EVERY, BSP_TRAINS_EVERY = 20, 3

@@ -19,7 +19,7 @@ from raysync.engine.parameter_server import ServerState
 from raysync.engine.server_log import MAX_UPDATES, ServerLog
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
-from raysync.virtual.virtual_backend import ProcessEnd
+from raysync.virtual.processes import ProcessEnd
 from tests.builders.paradigms import VARIANTS
 from tests.builders.virtual import DATA, replayed, weights_of
 

@@ -17,7 +17,7 @@ from raysync.core.journal import Ended, Entry, Evaluation, Remark, Resumed
 from raysync.training.preparation import prepare
 from raysync.virtual.actors import EvaluatorActor
 from raysync.virtual.engine import driver_of
-from raysync.virtual.virtual_backend import ProcessEnd
+from raysync.virtual.processes import ProcessEnd
 from tests.builders.paradigms import LOCAL, VARIANTS, WRAPPERS, nested
 from tests.builders.plans import plans
 from tests.builders.virtual import DATA, cut_task, interrupted, replayed, resumed, timed, weights_of

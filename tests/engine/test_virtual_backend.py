@@ -10,7 +10,8 @@ from raysync.engine.backend import Failure
 from raysync.engine.messages import Message
 from raysync.step_fault import NO_FAULT
 from raysync.virtual.transfers import Path, PhaseNetwork, QueueLink
-from raysync.virtual.virtual_backend import MOST_LINES, REPORT_EVERY, ProcessEnd, VirtualBackend
+from raysync.virtual.processes import ProcessEnd
+from raysync.virtual.virtual_backend import MOST_LINES, REPORT_EVERY, VirtualBackend
 
 
 class Add(Message, frozen=True):

@@ -26,11 +26,14 @@ from raysync.engine.messages import (
 )
 from raysync.engine.topology import SERVER
 from raysync.paradigms.decoupled import Decoupled
+from raysync.programs.server import ServerProgram
 from raysync.step_fault import NO_FAULT
-from raysync.training.server.model_server import ModelServer
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
-from raysync.virtual.virtual_backend import ProcessEnd, VirtualBackend, VirtualCall
+from raysync.virtual.actors import VirtualActor
+from raysync.virtual.calls import VirtualCall
+from raysync.virtual.processes import ProcessEnd
+from raysync.virtual.virtual_backend import VirtualBackend
 
 LOST = Failure("lost", "what it needs was lost with the node that held it")
 
@@ -181,7 +184,16 @@ class World:
         self._dead = set()
 
     def __getattr__(self, name):
-        return getattr(self._backend, name)
+        backend = self._backend
+        parts = (backend, backend.processes, backend.transit)
+        return getattr(next((part for part in parts if hasattr(part, name)), backend), name)
+
+    @property
+    def transit(self):
+        """This world is its own transit, and its own processes: incidents may be in either."""
+        return self
+
+    processes = transit
 
     @property
     def now(self):
@@ -230,19 +242,21 @@ class World:
 
     def spawn(self, worker):
         self.spawned.append((self.now, worker))
-        return self._started(worker, self._backend.spawn(worker))
+        return self._started(worker, self._backend.processes.spawn(worker))
 
     def restart(self, actor, *base, freezes=False):
+        processes = self._backend.processes
         self._dead.discard(actor)
         if actor != EVALUATOR:
-            return self._restarted(actor, self._backend.restart(actor, *base, freezes=freezes))
+            return self._restarted(actor, processes.restart(actor, *base, freezes=freezes))
         self.restarts += 1
-        return self._started(actor, self._backend.restart(actor))
+        return self._started(actor, processes.restart(actor))
 
     def _restarted(self, server, call):
         """A server is sent calls before it is ready."""
         seconds = self._incidents.starts.get(server, 0.0)
-        process = self._backend._processes.get(server) or self._backend._start(server)
+        processes = self._backend.processes
+        process = processes.of_actor.get(server) or processes.start(server)
         process.free_at = call.at = self.now + seconds
         return call
 
@@ -257,7 +271,7 @@ class World:
     def kill(self, actor):
         self.killed.append(actor)
         self._dead.add(actor)
-        self._backend.kill(actor)
+        self._backend.processes.kill(actor)
 
     def _make(self, name):
         actor = (
@@ -267,7 +281,7 @@ class World:
         )
         if name.startswith(SERVER):
             store = self.servers[name] = Versions()
-            actor._server = ModelServer(store)
+            actor = VirtualActor(actor.site, actor, ServerProgram(store))
         return Performer(self, name, actor, self._incidents.raises_at.get(name))
 
 

@@ -1,170 +1,118 @@
-"""The worker actor: weights in, gradient out; it knows no paradigm and no other worker."""
+"""The worker actor."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
-import numpy as np
-import numpy.typing as npt
-import ray
 import torch
+from msgspec.structs import replace
+from torch import Tensor
+from typing_extensions import override
 
-from raysync.cluster.actor_errors import answers
-from raysync.cluster.actors.actor_spec import Place, Role
+from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.devices import current_place, ready_devices
-from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory
-from raysync.cluster.actors.threads import Threads, use_threads
+from raysync.cluster.actors.freed_memory import keep_freed_memory
+from raysync.cluster.actors.shell import Ready, Shell
+from raysync.cluster.actors.threads import Threads
 from raysync.cluster.actors.warm_up import warm_up
-from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.clock import Stopwatch, sleep_s, slept_s
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.transports.payloads import (
-    Payload,
-    PulledWeights,
-    forget_run,
-    incoming,
-    outgoing,
-)
-from raysync.cluster.transports.transport import Remote, Service
-from raysync.config import WorkerGroup
+from raysync.cluster.transports.payloads import PulledWeights
+from raysync.config import Link, WorkerGroup
 from raysync.emulation.step_time import StepTime, one_way_s
-from raysync.engine.messages import (
-    LoadWorkerStateCall,
-    RestoreCall,
-    StepCall,
-    StepReport,
-    WorkerStateCall,
-)
+from raysync.engine.messages import Message, StepCall
 from raysync.engine.topology import SERVER
+from raysync.programs.program import Handled
+from raysync.programs.worker import WorkerProgram
 from raysync.training.data.batch_reader import BatchReader
-from raysync.training.files.state_file import decode, encode
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import try_kernels
 from raysync.training.worker.gradient import GradientComputation
 
 
-class Worker:
+class Worker(Shell):
     """Computes gradients on its device, or on several."""
 
     def __init__(self, threads: Threads, role: Role) -> None:
-        use_threads(threads)
+        super().__init__(threads, role)
         keep_freed_memory()
-        self._role = role
         log_to_stderr(str(role))
-        self._computation: WorkerComputation | None = None
-        self._reader: BatchReader | None = None
-        self._pulled: PulledWeights | None = None
 
-    def __repr__(self) -> str:
-        return str(self._role)
-
-    def serve(self, service: Service) -> None:
-        """Execute the calls of a transport."""
-        service.run(self, meanwhile=self._draw_ahead)
-
-    def _draw_ahead(self) -> None:
-        """Draw the next batch while the server updates."""
-        computation, reader = self._computation, self._reader
-        assert computation is not None, "drawing before reset"
-        assert reader is not None, "drawing before reset"
-        # Other samples are left to loader processes: reading takes long, and must show in a step.
-        if reader.is_in_memory:
-            computation.gradient.draw_ahead(reader)
-
-    def reset(self, spec: RunSpec, model: InitialModel) -> Place:
-        self._computation = self._pulled = self._reader = None
-        give_back_freed_memory()  # of the previous run, whose model may have been large
+    @override
+    def begin(self, spec: RunSpec, model: InitialModel) -> Ready:
         slot, experiment = self._role.slot, spec.experiment
         local_optimizer = experiment.local and experiment.local.optimizer.name
         group, size = spec.group(slot), experiment.batch_size_of(slot)
-        devices = ready_devices(group, group.devices)
-        forget_run()
-        self._link, self._batch_size = group.link, size
-        self._vector_bytes = spec.vector_bytes[SERVER]
-        self._step_time = StepTime(group, experiment.seed, slot, size)
+        devices, vector_bytes = ready_devices(group, group.devices), spec.vector_bytes[SERVER]
         warm_up(
             (model.name, *devices, group.precision, group.compile, size, local_optimizer),
             lambda: _warm_up_step(spec, slot, model, devices),
         )
-        gradient = _gradient_computation(spec, group, model, devices)
-        self._computation = WorkerComputation(gradient, experiment)
-        # local steps write into the weights
-        may_share = devices[0] == "cpu" and experiment.local is None
-        self._pulled = PulledWeights(gradient, self._vector_bytes, may_share=may_share)
-        self._reader = BatchReader(
+        watch = Stopwatch()
+        reader = BatchReader(
             model.train_set, model.task.collate, spec.batches[slot], experiment.data.loader_workers
         )
+        computation = WorkerComputation(computation_of(spec, group, model, devices), experiment)
+        program = WorkerProgram(computation, reader, watch.running)
+        # local steps write into the weights
+        may_share = devices[0] == "cpu" and experiment.local is None
         place = current_place(devices)
         log_ready(model.name, place.devices)
-        return place
-
-    @answers
-    def step(
-        self, message: StepCall, *weights: Payload, into: Remote | None = None
-    ) -> tuple[Payload | StepReport, ...]:
-        """Compute one iteration: a gradient, or the change of the weights by local steps.
-
-        Args:
-            message: names the batches, and the faults of the step.
-            weights: (P + Q,), in a part a shard; none: continue with the present weights.
-            into: memory for the gradient; None: it is returned.
-
-        Returns:
-            The gradient with the buffers behind it, in a part a shard, or these parts' handles; and
-            the report. Its seconds include the emulated part, and on a CPU also drawing the batch
-            unless drawn ahead, but no copies of vectors.
-        """
-        computation, reader, pulled = self._computation, self._reader, self._pulled
-        assert computation is not None, "step before reset"
-        assert reader is not None, "step before reset"
-        assert pulled is not None, "step before reset"
-        gradient, batch, steps = computation.gradient, message.batch, message.steps
-        work = batch, steps, message.samples, message.progress, message.progress_of_step
-        try_kernels(message.samples == self._batch_size)
-        if weights:  # the backend emulates the gradient's upload: another step may begin meanwhile
-            sleep_s(one_way_s(self._link, self._vector_bytes, message.fault))
-            pulled.read(weights)
-        began_s = now_s()
-        if into is None:
-            loss = computation.compute(reader, *work)
-        else:
-            with into.writing() as vector:
-                gradient.write_into(vector)
-                loss = computation.compute(reader, *work)
-                gradient.outgoing()
-                pulled.check()
-        # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
-        computed_s = computation.device_s or now_s() - began_s
-        step_s = self._step_time.seconds_of_steps(
-            batch, steps, message.samples, message.fault.factor, computed_s
+        return Ready(
+            program=EmulatedWorker(
+                program=program,
+                watch=watch,
+                step_time=StepTime(group, experiment.seed, slot, size),
+                batch_size=size,
+                link=group.link,
+                vector_bytes=vector_bytes,
+            ),
+            place=place,
+            part_sizes=program.part_sizes,
+            pulled=PulledWeights(program.move_weights, vector_bytes, may_share=may_share),
+            meanwhile=program.draw_ahead,
         )
-        began_s = now_s()
-        sleep_s(step_s - computed_s)
-        busy_s = computed_s + now_s() - began_s
-        sizes = gradient.wire.sizes
-        parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
-        return *parts, StepReport(loss, busy_s, gradient.not_finite)
 
-    @answers
-    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def worker_state(self, message: WorkerStateCall) -> tuple[npt.NDArray[np.uint8], None]:
-        """Return the worker's state before a batch, as the contents of a safetensors file."""
-        assert self._computation is not None, "state before reset"
-        data = encode(self._computation.state_before(message.batch))
-        return np.frombuffer(data, np.uint8), None
 
-    @answers
-    def load_worker_state(self, message: LoadWorkerStateCall) -> None:
-        """Load the result of `worker_state`."""
-        assert self._computation is not None, "state before reset"
-        self._computation.load_state(decode(message.data))
+class EmulatedWorker:
+    """A worker that takes as long as its group's device and link; it reports its seconds.
 
-    @answers
-    def restore(self, message: RestoreCall, *parts: Payload) -> None:
-        """Load the slot's buffers from before an interruption, at the end of a vector in parts."""
-        assert self._computation is not None, "restore before reset"
-        self._computation.gradient.read_buffers(torch.cat(incoming(*parts)))
+    These include the emulated part and, on a CPU, drawing the batch unless drawn ahead, but no
+    copies of vectors.
+    """
+
+    def __init__(
+        self,
+        *,
+        program: WorkerProgram,
+        watch: Stopwatch,  # runs while the program computes
+        step_time: StepTime,
+        batch_size: int,
+        link: Link,
+        vector_bytes: int,
+    ) -> None:
+        self._program, self._watch, self._step_time = program, watch, step_time
+        self._batch_size, self._link, self._vector_bytes = batch_size, link, vector_bytes
+
+    def handle(
+        self, message: Message, inputs: Sequence[Any], into: Tensor | None = None
+    ) -> Handled:
+        if not isinstance(message, StepCall):
+            return self._program.handle(message, inputs)
+        try_kernels(message.samples == self._batch_size)
+        if inputs:  # the backend emulates the gradient's upload: another step may begin meanwhile
+            sleep_s(one_way_s(self._link, self._vector_bytes, message.fault))
+        handled = self._program.handle(message, inputs, into)
+        # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
+        computed_s = self._program.device_s or self._watch.seconds
+        step_s = self._step_time.seconds_of_steps(
+            message.batch, message.steps, message.samples, message.fault.factor, computed_s
+        )
+        busy_s = computed_s + slept_s(step_s - computed_s)
+        return handled._replace(answer=replace(handled.answer, busy_s=busy_s))
 
 
 def _warm_up_step(
@@ -174,7 +122,7 @@ def _warm_up_step(
 
     It returns the gradient with the buffers behind it, (P + Q,), valid until the next step.
     """
-    gradient = _gradient_computation(spec, spec.group(slot), model, devices)
+    gradient = computation_of(spec, spec.group(slot), model, devices)
     computation = WorkerComputation(gradient, spec.experiment)
     reader = BatchReader(model.train_set, model.task.collate, spec.batches[slot])
     initial = gradient.model.initial().cpu()  # like pulled weights: a GPU pins memory for them
@@ -190,7 +138,7 @@ def _warm_up_step(
     return step
 
 
-def _gradient_computation(
+def computation_of(
     spec: RunSpec, group: WorkerGroup, model: InitialModel, devices: Sequence[str]
 ) -> GradientComputation:
     experiment = spec.experiment

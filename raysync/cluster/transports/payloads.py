@@ -1,10 +1,10 @@
-"""The actor's side of a transport: conversion between tensors and payloads."""
+"""The actor's side of a transport: conversion between values and payloads."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,34 +13,46 @@ from torch import Tensor
 
 from raysync.cluster.transports.transport import BETWEEN_RUNS, INLINE_BYTES, InPlace, Remote
 
-if TYPE_CHECKING:
-    from raysync.training.worker.gradient import GradientComputation
+# A flat vector is float32: bytes if it is small. Activations keep their shape and type, except that
+# bfloat16, which NumPy lacks, is uint16. A norm is a number, and a file an array of bytes.
+Payload = npt.NDArray[Any] | bytes | float | Remote | None
 
-Payload = npt.NDArray[Any] | bytes | Remote
 
-
-def outgoing(vector: Tensor, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
-    """Convert a float32 vector to payloads, which Ray copies when the actor's method returns.
+def outgoing(value: Any, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
+    """Convert a value to payloads, which Ray copies when the actor's method returns.
 
     Args:
-        vector: as it travels: see `training.worker.wire`.
-        sizes: the lengths of its parts; none: it is one part.
+        value: a tensor on the host, a file as bytes, a number, or None.
+        sizes: the lengths of a vector's parts; none: it is one part.
     """
-    tensors = torch.split(vector, list(sizes) or [len(vector)])
-    parts = [tensor.detach().cpu().numpy() for tensor in tensors]
+    if isinstance(value, bytes):
+        return (np.frombuffer(value, np.uint8),)  # Ray copies `bytes` at each hop
+    if not isinstance(value, Tensor):
+        return (value,)
+    if value.dim() != 1 or value.dtype != torch.float32:
+        bits = value.view(torch.uint16) if value.dtype == torch.bfloat16 else value
+        return (bits.numpy(),)
+    parts = [part.detach().cpu().numpy() for part in torch.split(value, list(sizes) or len(value))]
     # Ray shares NumPy views within a node without a copy, unlike torch tensors. Small parts travel
     # inside Ray's messages, where bytes save pickling.
     return tuple(part.tobytes() if part.nbytes <= INLINE_BYTES else part for part in parts)
 
 
-def incoming(*payloads: Payload) -> list[Tensor]:
-    """Convert payloads to read-only tensors."""
-    return [
-        torch.from_numpy(np.frombuffer(payload, np.float32))
-        if isinstance(payload, bytes | np.ndarray)
-        else payload.read()
-        for payload in payloads
-    ]
+def incoming(*payloads: Payload) -> list[Any]:
+    """Convert payloads to read-only tensors, or to numbers."""
+    return [_value_of(payload) for payload in payloads]
+
+
+def _value_of(payload: Payload) -> Any:
+    if isinstance(payload, bytes):
+        return torch.from_numpy(np.frombuffer(payload, np.float32))
+    if isinstance(payload, np.ndarray):
+        tensor = torch.from_numpy(payload)
+        # stages send floats only, so uint16 is bfloat16
+        return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
+    if payload is None or isinstance(payload, float):
+        return payload
+    return payload.read()
 
 
 def forget_run() -> None:
@@ -50,17 +62,25 @@ def forget_run() -> None:
 
 
 class PulledWeights:
-    """The weights that a worker computes on: a copy, or used in place."""
+    """The weights that a worker computes on: copies, or used in place."""
 
     def __init__(
-        self, gradient: GradientComputation, vector_bytes: int, *, may_share: bool
+        self,
+        move: Callable[[Tensor], None],  # moves the worker's weights into a vector
+        vector_bytes: int,
+        *,
+        may_share: bool,  # if they are on a CPU, and steps only read them
     ) -> None:
-        self._gradient, self._vector_bytes = gradient, vector_bytes
-        self._may_share = may_share  # if they are on a CPU, and steps only read them
+        self._move, self._vector_bytes = move, vector_bytes
+        self._may_share = may_share
         self._in_place: InPlace | None = None
 
-    def read(self, weights: Sequence[Payload]) -> None:
-        self._gradient.read_weights([] if self._show(weights) else incoming(*weights))
+    def read(self, weights: Sequence[Payload]) -> list[Tensor]:
+        """Return the weights, in parts, or in the vector that the worker uses anyway."""
+        if not self._show(weights):
+            return incoming(*weights)
+        assert self._in_place is not None, "nothing to show weights in"
+        return [self._in_place.vector]
 
     def check(self) -> None:
         """Check that the weights were not overwritten during a step."""
@@ -71,12 +91,12 @@ class PulledWeights:
         """Show weights in place; False: they have to be copied."""
         if self._in_place is None:
             first = weights[0]
-            if isinstance(first, bytes | np.ndarray) or not self._may_share:
+            if isinstance(first, bytes | float | np.ndarray | None) or not self._may_share:
                 return False
             self._in_place = first.in_place(self._vector_bytes)
             if self._in_place is None:
                 return False
-            self._gradient.move_weights(self._in_place.vector)
+            self._move(self._in_place.vector)
         return self._in_place.show(weights)
 
 

@@ -146,8 +146,8 @@ class Transport(Protocol):
         `node` is Ray's id of a worker's node; None: it is no worker, or not known.
         """
 
-    def call(self, request: CallRequest, by_ray: Callable[[], IssuedCall]) -> IssuedCall:
-        """Issue a call by the transport or by Ray, in the actor's order."""
+    def call(self, request: CallRequest) -> IssuedCall | None:
+        """Issue a call; None: Ray is to carry it, now, in the actor's order."""
 
     def expect(self, reference: Any) -> None:
         """Note a Ray reference that the driver waits for."""

@@ -114,7 +114,8 @@ class FlatModel:
         offset = 0
         for part in parts:
             target = self.weights[offset : offset + len(part)]
-            target.copy_(part[: len(target)])
+            if part.data_ptr() != target.data_ptr():  # else they are used in place
+                target.copy_(part[: len(target)])
             offset += len(part)
 
     def copy_weights(self, other: FlatModel) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
 from threading import Lock
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from raysync.cluster.clock import now_s
 from raysync.cluster.transports.shared.pipes import end_of, frame, receive, send
@@ -28,11 +28,8 @@ from raysync.cluster.transports.transport import (
     Upload,
 )
 from raysync.engine.backend import Failure
-from raysync.engine.messages import ApplyCall, PublishCall, StepCall, encode
+from raysync.engine.messages import encode
 
-Issued = TypeVar("Issued")
-
-HOT = (StepCall, ApplyCall, PublishCall)  # the messages that are sent over pipes
 # The unanswered bytes of an actor, at most, relays included. A quarter of a pipe's capacity, so
 # that a frozen actor does not block the driver.
 WINDOW_BYTES = 16 * 2**10
@@ -144,10 +141,13 @@ class Channel:
         self._unanswered_bytes = 0
         self._relayed: Relayed | None = None  # the last call sent, if relayed and unanswered
         self.failure: Failure | None = None  # why the actor is gone
-        self._serve()
+        # the reference of the latest `serve`; None: the actor is to carry out a Ray call first
+        self._serving: Any = None
 
     def call(self, call: PipedCall) -> None:
         """Queue a call, and send it once it is first and its inputs are ready."""
+        if self._serving is None and self.failure is None:
+            self._serve()
         self._queue.append(call)
         self.advance()
 
@@ -236,20 +236,16 @@ class Channel:
         call.finish(answer if error is None else Failure("raised", error, self.name))
         self.advance()
 
-    def by_ray(self, issue: Callable[[], Issued]) -> Issued:
-        """Issue a Ray call in its turn, behind all calls over the pipes.
+    def leave(self) -> None:
+        """Let a Ray call follow in its turn, behind all calls over the pipes.
 
         Meanwhile answers of other actors are received, and this actor may turn out to be dead.
         """
         while (self._queue or self._relayed) and self.failure is None:
             self.channels.pump(None)  # until all earlier calls are sent
-        if self.failure is not None:  # the actor died meanwhile, and its pipes are closed
-            return issue()
-        send(self._requests, frame(LEAVE))  # ends `serve`; the next one follows the Ray call
-        self._serving, self._last_before_leave = None, self._number
-        issued = issue()
-        self._serve()
-        return issued
+        if self.failure is None and self._serving is not None:
+            send(self._requests, frame(LEAVE))  # ends `serve`; the next call over a pipe starts it
+            self._serving, self._last_before_leave = None, self._number
 
     def fail(self, failure: Failure) -> None:
         """Fail all unanswered calls: the actor is gone."""
@@ -267,8 +263,8 @@ class Channel:
             os.close(file)
 
     def _serve(self) -> None:
-        self._serving = serving = self._actor.serve.remote(Piped(*self._ends, self._number))
-        self.channels.expect(serving, self)
+        self._serving = self._actor.serve.remote(Piped(*self._ends, self._number))
+        self.channels.expect(self._serving, self)
 
     def is_served_by(self, serving: Any) -> bool:
         """Whether this Ray call is the latest `serve`."""

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.transports.shared.pipes import End, frame, receive, send
 from raysync.cluster.transports.shared.shared_vector import SharedVector
-from raysync.engine.messages import Message, decode, method_of
+from raysync.engine.messages import Message, decode
 
 LEAVE = None
 RELAY = b""  # in place of the message
@@ -87,14 +87,12 @@ class Requests:
 
     def _execute(self, message: Message, inputs: list[Any], into: Any) -> tuple[Any, str | None]:
         """Execute a call; return its answer, without the handles, and its error."""
-        options = {} if into is None else {"into": SharedVector(*into)}
+        slot = None if into is None else SharedVector(*into)
         try:
-            answer = getattr(self._actor, method_of(message))(
-                message, *(SharedVector(*each) for each in inputs), **options
-            )
+            _, answer = self._actor.execute(message, [SharedVector(*each) for each in inputs], slot)
         except ActorError as error:
             return None, error.reason
-        return (answer[-1] if isinstance(answer, tuple) else answer), None
+        return answer, None
 
     def _relay(self, other: tuple[int, int, int], data: bytes) -> None:
         end = End(*other)

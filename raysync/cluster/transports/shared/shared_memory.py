@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from raysync.cluster.transports.object_store import await_references
-from raysync.cluster.transports.shared.channels import HOT, Channels, PipedCall
+from raysync.cluster.transports.shared.channels import Channels, PipedCall
 from raysync.cluster.transports.shared.segments import Slots
 from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.cluster.transports.transport import CallRequest, IssuedCall, Lease, Transport, Writers
 from raysync.engine.backend import Failure
-from raysync.engine.messages import ApplyCall, Message, PublishCall, StepCall
+from raysync.engine.messages import Message
 from raysync.training.server.vector_parts import spans
 
 ITEM_BYTES = 4  # float32
@@ -72,31 +72,32 @@ class SharedMemory:
             self._channels = Channels(failure_of)
 
     def reserve(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
-        # A worker on another node than the servers returns its gradient.
-        match message:
-            case StepCall() if node == self._plan.node:
-                if actor not in self._gradients:
-                    self._gradients[actor] = slots_of(self._push_bytes)
-                return (self._gradients[actor].lease(),)
-            case PublishCall() | ApplyCall(publishes=True):
-                return tuple(slots.lease() for slots in self._weights)
-        return ()
+        row = message.row
+        if not (row.is_hot and message.value_count):
+            return ()
+        if not row.is_push:
+            return tuple(slots.lease() for slots in self._weights)
+        if node != self._plan.node:  # a worker on another node returns its gradient
+            return ()
+        if actor not in self._gradients:
+            self._gradients[actor] = slots_of(self._push_bytes)
+        return (self._gradients[actor].lease(),)
 
-    def call(self, request: CallRequest, by_ray: Callable[[], IssuedCall]) -> IssuedCall:
-        if isinstance(request.message, StepCall) and request.inputs:
+    def call(self, request: CallRequest) -> IssuedCall | None:
+        message, channels = request.message, self._channels
+        if message.row.is_push and request.inputs:
             self._pulled[request.actor] = request.reads
-        if self._channels is None:
-            return by_ray()
-        if isinstance(request.message, HOT) and all(
-            isinstance(each, PipedCall) for each in request.inputs
-        ):
-            has_value = not isinstance(request.message, ApplyCall) or request.message.publishes
-            assert bool(request.leases) == has_value, "a worker on another node than the server"
-            call = PipedCall(self._channels.open(request.actor, request.handle), request)
+        if channels is None:
+            return None
+        if message.row.is_hot and all(isinstance(each, PipedCall) for each in request.inputs):
+            has_lease = len(request.leases) == message.value_count
+            assert has_lease, "a worker on another node than the server"
+            call = PipedCall(channels.open(request.actor, request.handle), request)
             call.channel.call(call)
             return call
-        channel = self._channels.get(request.actor)
-        return by_ray() if channel is None else channel.by_ray(by_ray)
+        if (channel := channels.get(request.actor)) is not None:
+            channel.leave()
+        return None
 
     def expect(self, reference: Any) -> None:
         if self._channels is not None:

@@ -1,4 +1,4 @@
-"""The model that a run's servers publish, on both engines: whole, in shards or in stages."""
+"""The program of the evaluator: a model of published weights, whole, in shards or in stages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from raysync.config import Experiment
 from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.cut import joined
 from raysync.decoupled.plan import cut_model
+from raysync.engine.messages import EvaluateCall, Message, StateDictCall
 from raysync.paradigms.decoupled import Decoupled
+from raysync.programs.program import Handled, not_mine
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
+from raysync.training.files.state_file import State
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.buffers import BufferLayout, layout_of
 
 
-class PublishedModel:
+class EvaluatorProgram:
     """Evaluates and encodes a model, of which each server, or shard, has published a vector."""
 
     def __init__(
@@ -41,16 +44,26 @@ class PublishedModel:
         self._evaluation = ModelEvaluation(initial, whole.to(device), experiment, loader_workers)
         self.warm_up = self._evaluation.warm_up
 
-    def measure(self, vectors: Sequence[Tensor], is_last: bool) -> dict[str, float]:
-        return self._evaluation.measure(self._weights(vectors), is_last)
-
-    def encode(self, vectors: Sequence[Tensor]) -> bytes:
-        """Return the contents of a safetensors file, with the names of the author's module."""
-        model, task = self._evaluation.model, self._evaluation.task
-        return encoded(model, self._weights(vectors), self._module, task)
+    def handle(
+        self, message: Message, inputs: Sequence[Tensor], into: Tensor | None = None
+    ) -> Handled:
+        evaluation = self._evaluation
+        match message:
+            case EvaluateCall(is_last=is_last):
+                return Handled(answer=evaluation.measure(self._weights(inputs), is_last))
+            case StateDictCall():  # with the names of the author's module
+                model, task = evaluation.model, evaluation.task
+                return Handled(answer=encoded(model, self._weights(inputs), self._module, task))
+        raise not_mine("evaluator", message)
 
     def _weights(self, vectors: Sequence[Tensor]) -> Tensor:
         """Join the vectors to the model's weights (P + Q,)."""
+        assert vectors, "an evaluation without weights"
         if self._stages:
             return joined(vectors, self._stages, self._evaluation.model.layout)
         return vectors[0] if len(vectors) == 1 else torch.cat(list(vectors))
+
+    def state(self) -> State:
+        return {}  # each call brings its weights
+
+    def load_state(self, state: State) -> None: ...
