@@ -79,6 +79,7 @@ def _resume(run: str, file: Path | None, settings: Sequence[str], *, trust: bool
 def _go_on(
     record: RunRecord, experiment: Experiment, address: str | None, fork_server: ForkServer | None
 ) -> None:
+    from raysync.predict.diagnosis import bottleneck_of_run
     from raysync.running.engines import engine_for
     from raysync.running.resuming import prepare_to_resume
     from raysync.running.run import run_in
@@ -96,7 +97,7 @@ def _go_on(
                 watch=watch,
                 notify=say,
                 resume_from=resume_from,
-                diagnoses=True,
+                diagnose=bottleneck_of_run,
             )
         summaries = {experiment.label: [done.summary]}
         print_table(summaries, experiment, [experiment.seed], training.primary)

@@ -28,6 +28,7 @@ from raysync.results.collection import OF_RESULTS
 
 if TYPE_CHECKING:
     from raysync.running.engines import Engine, WatchCallback
+    from raysync.running.run import Diagnose
     from raysync.training.preparation import TrainingPlan
 
 
@@ -152,6 +153,8 @@ def _train_all(
     comparison: Comparison | None,
 ) -> dict[str, list[RunRecord | None]]:
     """Return the records of each paradigm, one for each seed; None for a run that failed."""
+    from raysync.predict.diagnosis import bottleneck_of_run
+
     done: dict[str, list[RunRecord | None]] = {label: [] for label in plans}
     training = next(iter(plans.values()))
     remarks = dict.fromkeys(remark for plan in plans.values() for remark in plan.remarks)
@@ -172,7 +175,8 @@ def _train_all(
                     lines.follow(label),
                     former,
                     "" if comparison is None else comparison.id,
-                    diagnoses=seed == seeds[0],  # the bottleneck is that of the cluster
+                    # a cluster has one bottleneck, whatever the seed
+                    diagnose=bottleneck_of_run if seed == seeds[0] else None,
                 )
             except RunFailed as failure:
                 say(f"{label} failed: {failure}")
@@ -198,7 +202,7 @@ def _train_one(
     watch: WatchCallback,
     former: RunRecord | None,
     comparison: str,
-    diagnoses: bool,
+    diagnose: Diagnose | None,
 ) -> RunRecord:
     """Train one run, or resume its earlier record."""
     from raysync.running.resuming import find_resume_point
@@ -212,7 +216,7 @@ def _train_one(
         notify=say,
         comparison=comparison,
         resume_from=None if former is None else find_resume_point(former, training, say),
-        diagnoses=diagnoses,
+        diagnose=diagnose,
     )
 
 

@@ -12,9 +12,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
+from raysync.config import ParadigmChoice
 from raysync.predict.limits import Kind, Limit, single_limits, whole_network
 from raysync.predict.remedies import Remedy, changes
 from raysync.predict.setting import Setting
+from raysync.record.measures import Measures
+from raysync.training.preparation import TrainingPlan
 
 Varied = TypeVar("Varied", Limit, Remedy)
 
@@ -110,6 +113,19 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     if bottleneck is None:
         return Diagnosis("computing", now, None, _effect(change))
     return Diagnosis(bottleneck[0].kind, now, _effect(bottleneck), _effect(change))
+
+
+def bottleneck_of_run(
+    training: TrainingPlan, choice: ParadigmChoice, measures: Measures
+) -> dict[str, Any] | None:
+    """Explain a run's time; None if a simulation cannot reproduce it, or not fast enough."""
+    if training.experiment.engine != "virtual":
+        return None
+    if measures.ended is None or measures.ended.status != "finished" or training.experiment.stop:
+        return None
+    setting = Setting.of(training, choice)
+    diagnosis = diagnose(setting, measures.seconds) if setting is not None else None
+    return None if diagnosis is None else diagnosis.plain()
 
 
 def network_limit(setting: Setting) -> Limit | None:

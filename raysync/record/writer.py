@@ -113,7 +113,7 @@ class RecordWriter:
         self.resumed: Resumed | None = None
         """When the run was resumed last."""
         self.bottleneck: Mapping[str, Any] | None = None
-        """`bottlenecks.Diagnosis.plain()`, if there is one."""
+        """`predict.diagnosis.Diagnosis.plain()`, if there is one."""
         self._about = about
         self._began = began
         self._rows: list[PushRow] = []  # not in the file yet

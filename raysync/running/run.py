@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +11,6 @@ from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.engine.stopping import check_metrics
 from raysync.errors import ConfigError
-from raysync.predict.diagnosis import diagnose
-from raysync.predict.setting import Setting
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord
 from raysync.running.engines import Engine, Notify, WatchCallback, engine_for, quiet
@@ -23,6 +21,9 @@ from raysync.training.data.data_set import Labelled
 from raysync.training.models.builtin import ModelSource
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.tasks.task import Task
+
+# Receives what a run trained, and its measures; returns what limited it, as data for the record.
+Diagnose = Callable[[TrainingPlan, ParadigmChoice, Measures], Mapping[str, Any] | None]
 
 
 def run(
@@ -99,11 +100,11 @@ def run_in(
     sweep: str = "",
     comparison: str = "",
     resume_from: ResumePoint | None = None,
-    diagnoses: bool = False,
+    diagnose: Diagnose | None = None,
 ) -> RunRecord:
     """Train under a paradigm on an engine that can serve further runs; see `run`.
 
-    With `diagnoses`, search for the bottleneck of a run in virtual time.
+    `diagnose`, such as `predict.diagnosis.bottleneck_of_run`, finds what limited the run.
     """
     check_metrics(training.experiment, training.metrics, training.primary)
     running = RecordedRun(
@@ -112,19 +113,6 @@ def run_in(
     stream = running.begin(sweep)  # an impossible experiment raises here, before it has a record
     with running.observed(sweep, comparison, watch, callbacks) as writer, running.completing():
         running.follow(stream)
-        if diagnoses:
-            writer.bottleneck = _bottleneck(training, choice, writer.measures)
+        if diagnose is not None:
+            writer.bottleneck = diagnose(training, choice, writer.measures)
     return running.record()
-
-
-def _bottleneck(
-    training: TrainingPlan, choice: ParadigmChoice, measures: Measures
-) -> dict[str, Any] | None:
-    """Explain a run's time; None if a simulation cannot reproduce it, or not fast enough."""
-    if training.experiment.engine != "virtual":
-        return None
-    if measures.ended is None or measures.ended.status != "finished" or training.experiment.stop:
-        return None
-    setting = Setting.of(training, choice)
-    diagnosis = diagnose(setting, measures.seconds) if setting is not None else None
-    return None if diagnosis is None else diagnosis.plain()

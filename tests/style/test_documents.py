@@ -2,6 +2,7 @@
 
 import ast
 import re
+from configparser import ConfigParser
 from dataclasses import fields
 from importlib import import_module
 from itertools import chain
@@ -167,6 +168,23 @@ def test_python_in_documents_compiles_and_whole_programs_run(path, tmp_path, mon
 
 
 # ---- guides are complete ----
+
+
+def test_the_drawing_of_the_layers_is_that_of_the_lint():
+    """The same packages, and none is drawn above one that may import it."""
+    _, drawing = blocks_of(ROOT / "raysync/engine/README.md", "")
+    drawn = re.findall(r"\w+", " ".join(line[:21] for line in drawing.splitlines()))
+    lint = ConfigParser(interpolation=None)
+    lint.read(ROOT / "setup.cfg", encoding="utf-8")
+    layers = lint["importlinter:contract:layers"]["layers"].split("\n")
+    floor = {
+        name: number
+        for number, layer in enumerate(layers)
+        for name in re.findall(r"raysync\.(\w+)", layer)
+        if (ROOT / "raysync" / name).is_dir()
+    }
+    assert sorted(drawn) == sorted(floor)
+    assert [floor[name] for name in drawn] == sorted(floor.values())
 
 
 def test_the_reference_of_settings_is_that_of_the_models():

@@ -24,6 +24,7 @@ from raysync.core.journal import Entry, encode, header
 from raysync.core.metrics import ACCURACY
 from raysync.errors import RunFailed
 from raysync.paradigms import make
+from raysync.record.reader import load
 from tests.builders.files import write
 from tests.builders.messages import tells
 
@@ -107,6 +108,22 @@ def test_a_virtual_run_from_the_command_line(call, tmp_path):
     assert "bsp" in out
     [record] = (tmp_path / "runs/v").iterdir()
     assert call("replay", str(record))[0] == 0
+
+
+def test_a_comparison_finds_the_bottleneck_of_each_paradigm_once(call, tmp_path):
+    text = """{name: v, engine: virtual, timing: only, workers: [{count: 2, step_s: 1}],
+        batch_size: 1, workload: {samples: 80}, network: {update_s: 5}, paradigms: [asp, bsp],
+        seeds: [0, 1]}"""
+    code, out, err = call("compare", write(tmp_path / "x.yaml", text))
+    assert code == 0, err
+    assert tells(out, "asp: bottleneck server update")
+    records = [load(path) for path in (tmp_path / "runs/v").iterdir() if path.is_dir()]
+    found = {
+        (record.config.paradigm.name, record.config.seed): record.summary.get("bottleneck")
+        for record in records
+    }
+    assert found["asp", 0]["kind"] == found["bsp", 0]["kind"] == "server update"
+    assert found["asp", 1] is found["bsp", 1] is None
 
 
 def test_a_file_that_is_not_there(call):

@@ -21,6 +21,7 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.record import resumption
 from raysync.record.reader import load
 from raysync.running.resuming import prepare_to_resume
+from tests.builders.files import write
 from tests.builders.messages import naming, tells
 from tests.builders.reports import newer
 from tests.fakes.engines import SETTINGS, lost
@@ -28,8 +29,11 @@ from tests.fakes.engines import SETTINGS, lost
 
 @pytest.fixture
 def path(engine, tmp_path):
-    """The record of a run that was lost, as a process that is killed leaves it."""
-    folder = lost(engine, tmp_path / "runs")
+    return killed(lost(engine, tmp_path / "runs"))
+
+
+def killed(folder):
+    """The record, as a process that is killed before the last line leaves it."""
     (folder / "summary.json").unlink()
     journal = folder / "journal.jsonl"
     *lines, last = journal.read_text().splitlines(keepends=True)
@@ -55,6 +59,22 @@ def test_a_record_that_goes_on_says_how_it_began_and_how_it_goes_on(engine, path
     assert record.config.stop.after_s == 1000
     assert record.summary["wall_seconds"] > 24 * 3600
     assert len(list((path / "checkpoints").iterdir())) == 3
+
+
+def test_a_run_that_goes_on_finds_its_bottleneck(call, tmp_path):
+    text = """{name: v, engine: virtual, timing: only, workers: [{count: 2, step_s: 1}],
+        batch_size: 1, workload: {samples: 80}, network: {update_s: 5}, paradigm: asp,
+        checkpoint: {every_progress: 0.4}}"""
+    code, out, err = call("run", write(tmp_path / "x.yaml", text))
+    assert code == 0, err
+    [path] = (tmp_path / "runs/v").iterdir()
+    found = load(path).summary["bottleneck"]
+    assert found["kind"] == "server update"
+    code, again, err = call("run", "--resume", str(killed(path)))
+    assert code == 0, err
+    assert tells(out, "bottleneck without")
+    assert tells(again, "bottleneck without")
+    assert load(path).summary["bottleneck"] == found
 
 
 def test_a_run_that_goes_on_with_other_code_has_a_remark(engine, path):

@@ -9,7 +9,7 @@ import pytest
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Entry
-from raysync.predict.diagnosis import PUSHES, SHARE, TRAINED_SHARE, diagnose
+from raysync.predict.diagnosis import PUSHES, SHARE, TRAINED_SHARE, bottleneck_of_run, diagnose
 from raysync.predict.remedies import changes
 from raysync.predict.setting import Setting
 from raysync.predict.worker_count import without
@@ -213,7 +213,7 @@ def test_no_row_of_the_same_updates_is_better_than_what_helps_most(tmp_path, nam
             choice = ParadigmChoice.model_validate(row)
             if "ring" in choice.label and not training.experiment.describes_all_reduce:
                 continue
-            record = run_in(engine, training, choice, diagnoses=True)
+            record = run_in(engine, training, choice, diagnose=bottleneck_of_run)
             summaries[choice.label] = record.summary
     of_bsp = {label for label in summaries if label.startswith(("bsp", "balanced"))}
     assert all(summaries[label]["bottleneck"] for label in of_bsp)
@@ -388,7 +388,7 @@ def test_the_record_and_its_sentence(tmp_path):
     )
     training = replace(prepare(experiment), vector_bytes=40_000)
     with engine_for(experiment) as engine:
-        record = run_in(engine, training, experiment.paradigm, diagnoses=True)
+        record = run_in(engine, training, experiment.paradigm, diagnose=bottleneck_of_run)
     summary = record.summary
     [first, *_] = summary["per_worker"]
     parts = sum(first[part] for part in ("busy_s", "transfer_s", "server_s", "wait_s"))
