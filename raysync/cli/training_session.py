@@ -54,7 +54,7 @@ def _train_in_session(
     fork_server: ForkServer | None,
 ) -> None:
     from raysync.decoupled.plan import check_training
-    from raysync.engine.stopping import check_metrics
+    from raysync.engine.demands import check_metrics
     from raysync.running.engines import engine_for
     from raysync.training.preparation import prepare
 

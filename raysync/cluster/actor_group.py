@@ -18,13 +18,15 @@ from raysync.cluster.actors.actor_spec import ActorSpec, Role, server_role
 from raysync.cluster.actors.evaluator import Evaluator
 from raysync.cluster.actors.receiver import Receiver
 from raysync.cluster.actors.server import Server
+from raysync.cluster.actors.stage import Stage
 from raysync.cluster.actors.threads import Threads, fair_threads, with_shared_cores
+from raysync.cluster.actors.worker import Worker
 from raysync.cluster.clock import ANSWER_S, now_s, within
 from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.placement import Plan
 from raysync.cluster.ray_private.fork_server import BLOCKING
-from raysync.cluster.run_spec import RunSpec
 from raysync.config import START_DEADLINE_S
+from raysync.programs.run_spec import RunSpec
 
 NOTIFY_EVERY_S = 5.0  # how often the user is notified how many workers are ready
 # The controller's environment. Ray frees in one thread what it allocates in another: with glibc's
@@ -38,7 +40,7 @@ BLOCKING_THREADS = {"env_vars": BLOCKING}
 class ActorGroupSpec:
     """The specification of an actor group: the next run with an equal one reuses the actors."""
 
-    worker: type  # the class of the workers
+    is_pipelined: bool  # whether its workers are stages
     # the plan with the first label selector of each group; `ActorGroup.plan` has the final ones
     requested: Plan
     slots: tuple[str, ...]  # the workers' slots, as the journal calls them
@@ -144,7 +146,8 @@ class ActorGroup:
         for number, (slot, index, group) in enumerate(slots):
             role = Role(f"worker-{number}", slot)
             options = self.options(role, index, group.cpus, self.plan.gpus(number, group))
-            cls, threads = self.spec.worker, self.threads[index]
+            cls = Stage if self.spec.is_pipelined else Worker
+            threads = self.threads[index]
             worker = ActorSpec(cls, options, threads, actor_group=self.name, role=role)
             self.worker_specs.append(worker)
             self.workers.append(starting.start(self.nodes[index], worker.start, is_worker=True))

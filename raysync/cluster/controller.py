@@ -17,7 +17,6 @@ from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_s
 from raysync.cluster.node_watch import NodeWatch, WorkerNodes
 from raysync.cluster.ray_backend import RayBackend
 from raysync.cluster.ray_private.names import actor_id
-from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.shards import Shards
 from raysync.cluster.transports.transport import Transport, TransportPlan, Writers
 from raysync.config import Crash
@@ -28,6 +27,7 @@ from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.driver import Driver
 from raysync.engine.kept_models import SavedModel
 from raysync.engine.topology import rosters_by_stage
+from raysync.programs.run_spec import RunSpec
 from raysync.record.collector import Collector
 from raysync.record.measures import Measures
 

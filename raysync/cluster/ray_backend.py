@@ -39,7 +39,7 @@ class _Watched:
 
 
 class RayTransit:
-    """Gradients on their way from the nodes of workers to those of servers."""
+    """Gradients on their way from workers' nodes to servers' nodes."""
 
     delivers = True
 
@@ -138,13 +138,13 @@ class RayBackend:
 
     def _request(self, actor: str, message: Message, inputs: Sequence[Any]) -> CallRequest:
         shards = self._servers.get(actor)
-        handle = self.processes.workers.get(actor) if shards is None else shards.first
+        running = self.processes.workers.get(actor) if shards is None else shards.first
         leases = self.transport.reserve(actor, message, self.processes.sites.get(actor))
         upload = None
         if message.row.is_push:
             fault: StepFault = message.fault  # type: ignore[attr-defined]  # as every push has
             upload = Upload(actor, self._upload_s(WorkerId(actor).slot, fault))
-        return CallRequest(actor, handle, message, inputs, leases, upload)
+        return CallRequest(actor, running and running.handle, message, inputs, leases, upload)
 
     def _by_ray(self, request: CallRequest, *, again: bool = False) -> RayCall:
         """Let Ray carry a call; `again`: of a server, by its restarted shards alone."""
@@ -171,7 +171,7 @@ class RayBackend:
         counts = [1] * message.value_count
         if message.row.is_push:
             counts[0] = self._gradient_parts
-        method = self.processes.method(actor, message, sum(counts))
+        method = self.processes.actor(actor).method(message, sum(counts))
         options = {"into": into[0]} if into else {}
         parts = (part for each in inputs for part in each)
         returned = method(encode(message), *parts, **options)

@@ -19,12 +19,11 @@ from raysync.cluster.actors.actor_spec import ActorSpecs, Place
 from raysync.cluster.calls import RayCall, Spawned
 from raysync.cluster.full_object_store import full_reason, is_full
 from raysync.cluster.node_watch import WorkerNodes
-from raysync.cluster.shards import Shards, remote_of
+from raysync.cluster.shards import RunningActor, Shards
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Availability, Failure
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import EVALUATOR
-from raysync.engine.messages import Message, method_of
 
 if TYPE_CHECKING:
     from raysync.cluster.ray_backend import RayBackend
@@ -46,26 +45,18 @@ class RayProcesses:
         sites: Mapping[str, str],  # worker -> Ray's id of its node
     ) -> None:
         self._backend, self.servers = backend, servers
-        self._evaluator, self._evaluator_setup = evaluator, evaluator_setup
-        self.workers, self.sites = dict(workers), dict(sites)
+        self._evaluator, self._evaluator_setup = RunningActor(evaluator), evaluator_setup
+        self.workers = {worker: RunningActor(handle) for worker, handle in workers.items()}
+        self.sites = dict(sites)
         self._respawns, self._nodes, self._names = respawns, nodes, dict(names)
         self._dead: set[str] = set()  # Ray's ids of dead servers
         self._drained: Callable[[str], None] = lambda actor: None
         self._node_lost: Callable[[str, Sequence[str]], None] = lambda node, actors: None
-        # (worker or evaluator, name of a call) -> Ray's remote method
-        self._methods: dict[tuple[str, str], Callable[..., Any]] = {}
         self.schedule_deadline = backend.schedule  # any actor may fall silent
 
-    def method(self, actor: str, message: Message, parts: int) -> Callable[..., Any]:
-        """Return Ray's method of a worker, or of the evaluator, for calls of that type.
-
-        They leave so many parts of values.
-        """
-        key = actor, method_of(message)
-        if key not in self._methods:
-            handle = self._evaluator if actor == EVALUATOR else self.workers[actor]
-            self._methods[key] = remote_of(handle, message, parts)
-        return self._methods[key]
+    def actor(self, name: str) -> RunningActor:
+        """Return a worker, or the evaluator."""
+        return self._evaluator if name == EVALUATOR else self.workers[name]
 
     # ---- nodes ----
 
@@ -86,7 +77,7 @@ class RayProcesses:
     def spawn(self, worker: str) -> RayCall:
         next_life = WorkerId(worker)
         actor, ready = self._respawns.spawn(next_life.slot, next_life.life)
-        self.workers[worker] = actor
+        self.workers[worker] = RunningActor(actor)
         self._nodes.starting(worker)
         return Spawned(self._backend, (ready,), worker)
 
@@ -100,22 +91,23 @@ class RayProcesses:
 
     def _end(self, worker: str) -> None:
         if worker in self.workers:
-            ray.kill(self.workers[worker])
+            ray.kill(self.workers[worker].handle)
 
     def kill(self, actor: str) -> None:
         # Ray restarts the evaluator by itself, and no other actor
         if actor == EVALUATOR:
-            ray.kill(self._evaluator, no_restart=False)
+            ray.kill(self._evaluator.handle, no_restart=False)
             return
-        ray.kill(self.workers.pop(actor))
+        ray.kill(self.workers.pop(actor).handle)
         self._backend.transport.forget(actor, "it was ended")
         self.sites.pop(actor, None)
         self._nodes.lost(actor)
-        self._methods = {key: each for key, each in self._methods.items() if key[0] != actor}
 
     def restart(self, actor: str, *base: RayCall, freezes: bool = False) -> RayCall:
         if actor == EVALUATOR:
-            reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the process
+            reset = self._evaluator.handle.reset.options(
+                max_task_retries=-1
+            )  # it waits for the process
             return RayCall(self._backend, (reset.remote(*self._evaluator_setup),))
         self._backend.transport.restart(actor, "it is restarted")
         dead = set() if freezes else self._dead

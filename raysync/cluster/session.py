@@ -25,10 +25,8 @@ from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import RunActors
 from raysync.cluster.full_object_store import full_reason, is_full
-from raysync.cluster.layout import spec_of, worker_class
 from raysync.cluster.placement import Plan, cpus, fallbacks, feasible_plan, plan, reserve
 from raysync.cluster.ray_private.fork_server import ForkServer
-from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.transports.choose import choose
 from raysync.cluster.transports.transport import ServerNode, Sites, TransportPlan
 from raysync.config import Experiment
@@ -41,6 +39,8 @@ from raysync.core.roster import Roster
 from raysync.engine.checkpoint_state import check_restorable, files_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, RunLost
+from raysync.programs.building import spec_of
+from raysync.programs.run_spec import RunSpec
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
@@ -197,7 +197,7 @@ class Session:
         requested = plan(experiment)
         threads, server_threads = self._threads(experiment)
         wanted = ActorGroupSpec(
-            worker=worker_class(spec),
+            is_pipelined=spec.is_pipelined,
             requested=requested,
             slots=tuple(spec.slots),
             min_threads=threads,

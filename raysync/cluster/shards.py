@@ -20,12 +20,20 @@ OVERHEAD_BYTES = 4096  # an upper bound of what pickling adds to the bytes of a 
 Parts = tuple[Any, ...]  # references to the parts of one vector, one a shard
 
 
-def remote_of(actor: Any, message: Message, parts: int) -> Callable[..., Any]:
-    """Return Ray's method for calls of that type, which leave so many parts of values."""
-    # Ray's dashboard has the name.
-    options = {"num_returns": parts + 1, "name": method_of(message)}
-    method: Callable[..., Any] = actor.call.options(**options).remote
-    return method
+class RunningActor:
+    """An actor's handle, and Ray's methods for its calls, which take long to make."""
+
+    def __init__(self, handle: Any) -> None:
+        self.handle = handle
+        self._methods: dict[tuple[str, int], Callable[..., Any]] = {}
+
+    def method(self, message: Message, parts: int) -> Callable[..., Any]:
+        """Return Ray's method for calls of that type, which leave so many parts of values."""
+        key = name, _ = method_of(message), parts
+        if key not in self._methods:  # Ray's dashboard has the name
+            method = self.handle.call.options(num_returns=parts + 1, name=name)
+            self._methods[key] = method.remote
+        return self._methods[key]
 
 
 class Shards:
@@ -43,17 +51,15 @@ class Shards:
         push_bytes: int,  # of a gradient; Ray sends small parts inside its messages
     ) -> None:
         self.count = len(servers)
-        self._servers, self._kinds = list(servers), kinds
+        self._servers, self._kinds = [RunningActor(server) for server in servers], kinds
         self._lives = [1] * len(servers)
-        # (shard, name of a call, its values) -> Ray's remote method
-        self._methods: dict[tuple[int, str, int], Callable[..., Any]] = {}
         self._restarted: Sequence[int] = ()  # the indices of the shards restarted last
         self._receivers = list(zip(nodes, receivers, strict=True))
         self._is_inline = push_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
         self._exchanges_norms = clips and len(servers) > 1
 
     @property
-    def first(self) -> Any:
+    def first(self) -> RunningActor:
         return self._servers[0]
 
     def call(
@@ -78,18 +84,12 @@ class Shards:
         data, count = encode(message), message.value_count
         options = [{"into": handle} for handle in into] or [{}] * self.count
         returned = [
-            self._method(index, message)(data, *parts[index], **options[index])
+            self._servers[index].method(message, count)(data, *parts[index], **options[index])
             for index in (self._restarted if again else range(self.count))
         ]
         # The driver waits for small reports: a value stays where it is until it is needed.
         *values, report = zip(*returned, strict=True) if count else [tuple(returned)]
         return [report, *values]
-
-    def _method(self, index: int, message: Message) -> Callable[..., Any]:
-        key = index, method_of(message), message.value_count
-        if key not in self._methods:
-            self._methods[key] = remote_of(self._servers[index], message, message.value_count)
-        return self._methods[key]
 
     def _with_norms(
         self, message: ApplyCall, parts: Sequence[Parts]
@@ -99,8 +99,8 @@ class Shards:
         combine = CombineCall(message.plan)
         data = encode(combine)
         norms = tuple(
-            self._method(index, combine)(data, *gradients)[0]
-            for index, gradients in enumerate(parts)
+            server.method(combine, 1)(data, *gradients)[0]
+            for server, gradients in zip(self._servers, parts, strict=True)
         )
         return replace(message, plan=replace(message.plan, combined=True)), [norms] * self.count
 
@@ -132,20 +132,22 @@ class Shards:
             Ray's ids of the new actors, and references that are ready when they are.
         """
         indices = range(self.count)
-        restarted = [index for index in indices if actor_id(self._servers[index]) in dead]
+        restarted = [index for index in indices if self._id(index) in dead]
         # All restart if they exchange norms: a shard that waits for a lost norm misses the update.
         self._restarted = list(indices) if self._exchanges_norms or not restarted else restarted
         ready = []
         for index in self._restarted:
-            ray.kill(self._servers[index])
+            ray.kill(self._servers[index].handle)
             self._lives[index] += 1
-            self._methods = {key: each for key, each in self._methods.items() if key[0] != index}
             state = () if base is None else (base[index],)
-            self._servers[index], place = spawns.spawn(
-                self._kinds[index], self._lives[index], *state
-            )
+            server, place = spawns.spawn(self._kinds[index], self._lives[index], *state)
+            self._servers[index] = RunningActor(server)
             ready.append(place)
-        return [actor_id(self._servers[index]) for index in self._restarted], tuple(ready)
+        return [self._id(index) for index in self._restarted], tuple(ready)
+
+    def _id(self, index: int) -> str:
+        """Return Ray's id of a shard's actor."""
+        return actor_id(self._servers[index].handle)
 
     def patched(self, parts: Parts, new: Parts) -> Parts:
         """Replace the parts of the shards restarted last."""

@@ -104,21 +104,28 @@ class PipelinedPlan:
 
     paradigm: Decoupled
     workload_samples: int  # every stage processes all of them
-    batches: int  # in the pool
+    batches: int  # in the pool: enough for the workload, and equally many for each group
+    # Stage k of group s -> the stage's slot, by which journals name it, and that of the worker that
+    # runs it: number s K + k - 1 in the experiment file's order.
     slots: Mapping[StageId, tuple[str, str]]
-    """Stage of a group -> the stage's slot, and the slot of the worker that runs it."""
     groups: Mapping[str, WorkerGroup]  # slot of a worker -> its device
     shares: Mapping[int, float]  # stage -> share of a step's operations
-    output_bytes: Mapping[StageId, float]  # as in `DecoupledPlan`
+    vector_bytes: Mapping[int, int]  # stage -> bytes of its parameters and buffers
+    # stage of a group -> bytes per sample of its output, and of the returning gradient
+    output_bytes: Mapping[StageId, float]
 
     def stage_of(self, slot: str) -> StageId:
         return next(
             stage_id for stage_id, (stage_slot, _) in self.slots.items() if stage_slot == slot
         )
 
+    def worker_of(self, slot: str) -> str:
+        """Return the slot of the worker that runs a stage, by the stage's own slot."""
+        return self.slots[self.stage_of(slot)][1]
+
     def group(self, slot: str) -> WorkerGroup:
         """Find a stage's device by the stage's own slot."""
-        return self.groups[self.slots[self.stage_of(slot)][1]]
+        return self.groups[self.worker_of(slot)]
 
     def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> Pipelined:
         return Pipelined(backend, self, experiment, faults)

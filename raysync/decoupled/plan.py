@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from raysync.config import Experiment, WorkerGroup
+from raysync.config import Experiment
 from raysync.core.ids import stage_slot
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.decoupled.cut import COSTS, Part, costs_of, cut
-from raysync.decoupled.gossip import store_of
 from raysync.decoupled.pipelined_topology import PipelinedPlan, refusals_of
 from raysync.decoupled.pipelines import StageId
 from raysync.engine.demands import refusals_of_data_parallel, refuse
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.registry import make_inner
-from raysync.training.data.batch_reader import BatchReader
-from raysync.training.data.batches import Array, Batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
-from raysync.training.server.model_server import Store
 from raysync.training.server.parameter_groups import check_named
 from raysync.training.tasks.supervised import Supervised
 from raysync.training.trials.task_trial import first_batch
@@ -33,64 +28,7 @@ from raysync.training.worker.precision import computing_in, taken_in
 FLOAT_BYTES = 4
 
 
-@dataclass(frozen=True)
-class DecoupledPlan:
-    """The plan of a decoupled run, for both engines; built by `plan_of`."""
-
-    training: TrainingPlan
-    paradigm: Decoupled
-    slots: dict[StageId, str]
-    """Stage k of group s -> worker slot s K + k - 1, in the experiment file's order."""
-    shards: dict[str, Array]
-    """First slot of each group -> indices of its training samples; empty without training."""
-    shares: dict[int, float]  # stage -> share of a step's operations
-    vector_bytes: dict[int, int]  # stage -> bytes of its parameters and buffers
-    output_bytes: dict[StageId, float]
-    """Stage of a group -> bytes per sample of its output, and of the returning gradient."""
-    batches: int
-    """The batches of the pool: enough for the workload, and equally many for each group."""
-
-    def name(self, stage_id: StageId) -> str:
-        """Return the stage's name in journals, without the number of its life."""
-        return stage_slot(self.slots[stage_id], stage_id[1])
-
-    def group(self, stage_id: StageId) -> WorkerGroup:
-        """Return the settings of the stage's device; `step_s` is for the whole network."""
-        return self.training.groups[self.slots[stage_id]]
-
-    def batches_of(self, group: int) -> Batches:
-        """Return the batches of a group: of the worker that runs its first stage."""
-        slot = self.slots[group, 1]
-        training = self.training
-        weights = training.model.sample_weights
-        return Batches(self.shards[slot], training.experiment.seed, slot, weights)
-
-    def reader(self, group: int) -> BatchReader:
-        model = self.training.model
-        return BatchReader(model.train_set, model.task.collate, self.batches_of(group))
-
-    def topology(self) -> PipelinedPlan:
-        slots = {stage_id: (self.name(stage_id), slot) for stage_id, slot in self.slots.items()}
-        training = self.training
-        return PipelinedPlan(
-            paradigm=self.paradigm,
-            workload_samples=training.workload_samples,
-            batches=self.batches,
-            slots=slots,
-            groups=training.groups,
-            shares=self.shares,
-            output_bytes=self.output_bytes,
-        )
-
-    def parts(self) -> list[Part]:
-        """Build the stages' modules with the run's initial weights."""
-        return parts_of(self.training.model, self.training.experiment.seed, self.paradigm)
-
-    def store(self, part: Part) -> Store:
-        return store_of(self.paradigm, self.training.experiment.update, part)
-
-
-def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
+def plan_of(training: TrainingPlan, paradigm: Decoupled) -> PipelinedPlan:
     """Cut the network and place the stages, or raise a ConfigError."""
     experiment = training.experiment
     check(experiment, paradigm)
@@ -107,22 +45,21 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
         (index // paradigm.modules, index % paradigm.modules + 1): slot
         for index, slot in enumerate(experiment.slots())
     }
-    first_slots = [slots[group, 1] for group in range(paradigm.groups)]
     example = _example(training.model)
     costs = [max(1.0, cost) for cost in costs_of(parts, example, COSTS["operations"])]
     rounds = -(-training.workload_samples // (paradigm.groups * experiment.batch_size))
-    return DecoupledPlan(
-        training=training,
+    return PipelinedPlan(
         paradigm=paradigm,
-        slots=slots,
-        shards=training.deal(first_slots),
+        workload_samples=training.workload_samples,
+        batches=rounds * paradigm.groups,
+        slots={each: (stage_slot(slot, each[1]), slot) for each, slot in slots.items()},
+        groups=training.groups,
         shares={index: cost / sum(costs) for index, cost in enumerate(costs, start=1)},
         vector_bytes={
             index: FLOAT_BYTES * (model.size + model.buffer_size)
             for index, model in enumerate(models, start=1)
         },
         output_bytes=_output_bytes(parts, example, training, slots),
-        batches=rounds * paradigm.groups,
     )
 
 

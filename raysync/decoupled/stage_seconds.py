@@ -44,6 +44,9 @@ class StageSeconds:
         )
         return self._share * forward * whole_s, self._share * backward * whole_s
 
+    def whole(self, message: Pass, computed_s: float) -> float:
+        return sum(self.of(message, computed_s))
+
     def _parts(self, message: Pass) -> tuple[float, float]:
         """Return the forward and the backward share of the stage's operations in a pass."""
         if isinstance(message, ForwardCall):

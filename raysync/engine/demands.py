@@ -1,13 +1,14 @@
-"""The demands of an experiment on a topology, and their refusal where it cannot meet them."""
+"""The demands of an experiment on a topology and on a task, and their refusal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from raysync.config import Experiment, Link, Network, ParadigmChoice
 from raysync.core.capability import Capability, Demand
+from raysync.core.metrics import MODES, PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, unknown_name
 
 NO_COLLECTIVE = (
     "there is no all-reduce on Ray yet: gradients travel to the server as object references;"
@@ -161,3 +162,48 @@ def refusals_of_data_parallel(
         Capability.REDUCED_WIRE: ADDS_IN_FLOAT32,
         Capability.SHARE_LINKS: OVER_OWN_LINKS,
     }
+
+
+def check_metrics(
+    experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
+) -> None:
+    """Refuse metrics of `target` and `stop` that are unknown, or whose direction is not clear.
+
+    Args:
+        metrics: the task's; None: unknown before the first evaluation.
+
+    Raises:
+        ConfigError: the message has the nearest name.
+    """
+    for where, name in experiment.named_metrics.items():
+        if metrics is not None and name not in known(metrics):
+            raise unknown_name("metric", name, known(metrics), where=where)
+    target, stop = experiment.target, experiment.stop
+    if target is not None and target.metric == primary.name and target.rises != primary.rises:
+        better, bound = ("larger", "at_least") if primary.rises else ("smaller", "at_most")
+        raise ConfigError(
+            f"target: a {better} {primary.name} is better: give {bound}; got {target.words}."
+        )
+    if stop is not None and stop_metric(experiment, primary) is None:
+        raise ConfigError(
+            f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
+        )
+    for index, goal in enumerate(() if stop is None else stop.when):
+        if goal.direction(primary) is None:
+            raise ConfigError(
+                f"stop.when[{index}]: say in which direction {goal.metric!r} ends the run: write"
+                f" {{metric: {goal.metric}, value: {goal.value:g}, mode: max}}, or mode: min."
+            )
+
+
+def stop_metric(experiment: Experiment, primary: PrimaryMetric) -> PrimaryMetric | None:
+    """Return the metric of `stop.patience`; None if its better direction is unknown."""
+    stop, target = experiment.stop, experiment.target
+    name = primary.name if stop is None or stop.metric is None else stop.metric
+    if stop is not None and stop.mode is not None:
+        return PrimaryMetric(name, stop.mode)
+    if name == primary.name:
+        return primary
+    if target is not None and name == target.metric:
+        return PrimaryMetric(name, "max" if target.rises else "min")
+    return PrimaryMetric(name, MODES[name]) if name in MODES else None

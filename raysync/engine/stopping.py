@@ -16,8 +16,8 @@ from raysync.config.goal import MEASURED, StopGoal
 from raysync.core.events import Pushed
 from raysync.core.finding import Finding
 from raysync.core.journal import Evaluation
-from raysync.core.metrics import MODES, PrimaryMetric, known
-from raysync.errors import ConfigError, unknown_name
+from raysync.core.metrics import PrimaryMetric
+from raysync.engine.demands import stop_metric
 
 MOST_SAMPLES = 5  # samples of a batch that a message lists
 
@@ -153,48 +153,3 @@ def _listed(samples: Sequence[int]) -> str:
     names = ", ".join(map(str, samples[:MOST_SAMPLES]))
     more = len(samples) - MOST_SAMPLES
     return f"{names} and {more} more" if more > 0 else names
-
-
-def check_metrics(
-    experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
-) -> None:
-    """Refuse metrics of `target` and `stop` that are unknown, or whose direction is not clear.
-
-    Args:
-        metrics: the task's; None: unknown before the first evaluation.
-
-    Raises:
-        ConfigError: the message has the nearest name.
-    """
-    for where, name in experiment.named_metrics.items():
-        if metrics is not None and name not in known(metrics):
-            raise unknown_name("metric", name, known(metrics), where=where)
-    target, stop = experiment.target, experiment.stop
-    if target is not None and target.metric == primary.name and target.rises != primary.rises:
-        better, bound = ("larger", "at_least") if primary.rises else ("smaller", "at_most")
-        raise ConfigError(
-            f"target: a {better} {primary.name} is better: give {bound}; got {target.words}."
-        )
-    if stop is not None and stop_metric(experiment, primary) is None:
-        raise ConfigError(
-            f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
-        )
-    for index, goal in enumerate(() if stop is None else stop.when):
-        if goal.direction(primary) is None:
-            raise ConfigError(
-                f"stop.when[{index}]: say in which direction {goal.metric!r} ends the run: write"
-                f" {{metric: {goal.metric}, value: {goal.value:g}, mode: max}}, or mode: min."
-            )
-
-
-def stop_metric(experiment: Experiment, primary: PrimaryMetric) -> PrimaryMetric | None:
-    """Return the metric of `stop.patience`; None if its better direction is unknown."""
-    stop, target = experiment.stop, experiment.target
-    name = primary.name if stop is None or stop.metric is None else stop.metric
-    if stop is not None and stop.mode is not None:
-        return PrimaryMetric(name, stop.mode)
-    if name == primary.name:
-        return primary
-    if target is not None and name == target.metric:
-        return PrimaryMetric(name, "max" if target.rises else "min")
-    return PrimaryMetric(name, MODES[name]) if name in MODES else None

@@ -9,7 +9,7 @@ from typing import Any
 
 from raysync import config
 from raysync.config import Experiment
-from raysync.engine.stopping import check_metrics
+from raysync.engine.demands import check_metrics
 from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate
 from raysync.predict.exchange import Exchange

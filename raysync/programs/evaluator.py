@@ -7,13 +7,12 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from raysync.config import Experiment
-from raysync.core.paradigm import AnyParadigm
 from raysync.decoupled.cut import joined
 from raysync.decoupled.plan import cut_model
 from raysync.engine.messages import EvaluateCall, Message, StateDictCall
 from raysync.paradigms.decoupled import Decoupled
 from raysync.programs.program import Handled, not_mine
+from raysync.programs.run_spec import RunSpec
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
 from raysync.training.files.state_file import State
@@ -25,14 +24,9 @@ class EvaluatorProgram:
     """Evaluates and encodes a model, of which each server, or shard, has published a vector."""
 
     def __init__(
-        self,
-        initial: InitialModel,
-        experiment: Experiment,
-        paradigm: AnyParadigm,
-        device: str,
-        *,
-        loader_workers: int = 0,
+        self, spec: RunSpec, initial: InitialModel, device: str, loader_workers: int = 0
     ) -> None:
+        experiment, paradigm = spec.experiment, spec.topology.paradigm
         self._stages: list[BufferLayout] = []
         # the author's module shares its tensors with `whole`
         if isinstance(paradigm, Decoupled):

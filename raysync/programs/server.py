@@ -28,6 +28,7 @@ class ServerProgram:
 
     def __init__(self, store: Store) -> None:
         self._model = ModelServer(store)
+        self.size = len(store.publish(0))  # of its vectors, in numbers
 
     def handle(
         self, message: Message, inputs: Sequence[Any], into: Tensor | None = None

@@ -5,8 +5,8 @@ Shapes: P trainable parameters of the stage, Q floats of its buffers, N samples 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from torch import Tensor
@@ -34,22 +34,25 @@ class StageProgram:
         reader: BatchReader,
         batch_size: int,
         device: str = "cpu",
+        # entered during a pass, for who measures that
+        computing: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._computation, self._task = computation, task
         self._reader, self._batch_size = reader, batch_size
         self._is_first, self._is_last = stage == 1, stage == stages
-        self._device = Device(device)
+        self._device, self._computing = Device(device), computing
         self._span: tuple[Any, Any] = (None, None)  # marks before and after the last pass
         self._needs_buffers = True  # the stage reads the run's buffers with its first weights
 
     def handle(
         self, message: Message, inputs: Sequence[Tensor], into: Tensor | None = None
     ) -> Handled:
-        match message:
-            case ForwardCall(batch=batch):
-                return Handled((self._forward(batch, inputs),))
-            case BackwardCall(batch=batch):
-                return self._backward(batch, inputs)
+        with self._computing():
+            match message:
+                case ForwardCall(batch=batch):
+                    return Handled((self._forward(batch, inputs),))
+                case BackwardCall(batch=batch):
+                    return self._backward(batch, inputs)
         raise not_mine("stage", message)
 
     @property

@@ -21,6 +21,7 @@ from raysync.programs.program import Handled, not_mine
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.files.state_file import State, decode, encode
 from raysync.training.worker.computation import WorkerComputation
+from raysync.training.worker.device import try_kernels
 
 
 class WorkerProgram:
@@ -34,11 +35,13 @@ class WorkerProgram:
         self,
         computation: WorkerComputation,
         reader: BatchReader,
+        # the permanent one, for which cuDNN is to try its kernels; None: that is not its business
+        batch_size: int | None = None,
         # entered while it computes, without copies of vectors, for who measures that
         computing: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._computation, self._reader, self._computing = computation, reader, computing
-        self._gradient = computation.gradient
+        self._gradient, self._batch_size = computation.gradient, batch_size
         model = self._gradient.model
         self._size = model.size + model.buffer_size
 
@@ -66,6 +69,8 @@ class WorkerProgram:
             gradient.read_weights(weights)
         if into is not None:
             gradient.write_into(into)
+        if self._batch_size is not None:
+            try_kernels(message.samples == self._batch_size)
         with self._computing():
             loss = self._computation.compute(
                 self._reader,
@@ -83,6 +88,10 @@ class WorkerProgram:
     def device_s(self) -> float:
         """A GPU's seconds for the last step without copies; 0 on CPUs."""
         return self._computation.device_s
+
+    def initial(self) -> Tensor:
+        """Return the weights and buffers that the model was built with, (P + Q,)."""
+        return self._gradient.model.initial()
 
     @property
     def part_sizes(self) -> Sequence[int]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
-from raysync.engine.stopping import check_metrics
+from raysync.engine.demands import check_metrics
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord

@@ -23,7 +23,7 @@ from raysync.cluster.placement import Plan, feasible_plan, infeasible_together, 
 from raysync.config import Experiment, Stop
 from raysync.config.base import is_within
 from raysync.decoupled.plan import check, placed_as
-from raysync.engine.stopping import check_metrics
+from raysync.engine.demands import check_metrics
 from raysync.errors import ConfigError
 from raysync.record.resumption import is_over
 from raysync.record.run_end import SIGNAL

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Callable, Sequence
+from math import inf
+from typing import TYPE_CHECKING, Any
 
+from raysync.config import Network
 from raysync.decoupled.stage_seconds import StageSeconds
 from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import (
@@ -25,13 +26,8 @@ if TYPE_CHECKING:  # a run that only takes time needs no torch
     from raysync.training.files.state_file import State
 
 NO_COST: Cost = (0.0, 0.0, NO_FAULT, NO_FAULT, None)
+CostOf = Callable[[Message, Sequence[Any]], Cost]  # what each message costs an actor
 AT_ONCE: Cost = (0.0, 0.0, None, NO_FAULT, None)  # a checkpoint's: not even inputs take time
-
-
-class Costs(Protocol):
-    """What each message costs an actor."""
-
-    def cost(self, message: Message, inputs: Sequence[Any]) -> Cost: ...
 
 
 class VirtualActor:
@@ -42,10 +38,10 @@ class VirtualActor:
     def __init__(
         self,
         site: str,
-        costs: Costs,
+        cost: CostOf,
         program: Program | None,  # None: calls only take time
     ) -> None:
-        self.site, self.cost, self._program = site, costs.cost, program
+        self.site, self.cost, self._program = site, cost, program
 
     def compute(
         self, message: Message, inputs: list[Any], answer: Any
@@ -105,14 +101,6 @@ class StageCosts:
         return forward_s, backward_s, NO_FAULT, message.fault, answer
 
 
-@dataclass(slots=True)
-class ServerTimes:
-    """The time of an update in a server, in the current phase."""
-
-    update_s: float = 0.0  # per update, without reading gradients
-    reading_s: float = 0.0  # per gradient
-
-
 class ServerCosts:
     """Only updates take time: in a server, or in equal ones that carry the bytes in parallel.
 
@@ -121,27 +109,31 @@ class ServerCosts:
 
     def __init__(
         self,
-        times: ServerTimes,
         vectors: int,  # in a push: a gradient, and perhaps the weights that it was computed on
         # the workers' exchange of gradients before each update; None: the server gets gradients
         exchange: AllReduce | None = None,
     ) -> None:
-        self._times, self._vectors, self._exchange = times, vectors, exchange
+        self._vectors, self._exchange = vectors, exchange
+        # the seconds of an update without reading gradients, and of reading one
+        self._update_s = self._reading_s = 0.0
+
+    def enter_phase(self, network: Network, read_bytes: float) -> None:
+        """Take the times of a phase's network; `read_bytes` is the size of a gradient."""
+        self._update_s = network.update_s
+        self._reading_s = read_bytes / (network.update_bytes_per_s or inf)
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         if not inputs:
             return NO_COST
         if not isinstance(message, ApplyCall):
             return AT_ONCE
-        times, count = self._times, len(inputs) // self._vectors
+        update_s, reading_s, count = self._update_s, self._reading_s, len(inputs) // self._vectors
         if self._exchange is not None:
             exchange_s = self._exchange.seconds(inputs[:count])
-            return exchange_s, times.update_s + times.reading_s, NO_FAULT, NO_FAULT, None
-        return times.update_s, count * times.reading_s, NO_FAULT, NO_FAULT, None
+            return exchange_s, update_s + reading_s, NO_FAULT, NO_FAULT, None
+        return update_s, count * reading_s, NO_FAULT, NO_FAULT, None
 
 
-class EvaluatorCosts:
-    """An evaluation takes no time: on Ray, training never waits for one either."""
-
-    def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
-        return NO_COST
+def no_cost(message: Message, inputs: Sequence[Any]) -> Cost:
+    """Return the cost of an evaluation: on Ray, training never waits for one either."""
+    return NO_COST

@@ -16,7 +16,7 @@ from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
 from raysync.core.structs import is_whole
-from raysync.decoupled.plan import check, plan_of
+from raysync.decoupled.plan import check
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.checkpoint_state import OUTLIVED_S, files_of
 from raysync.engine.checkpointing import Snapshot
@@ -24,9 +24,11 @@ from raysync.engine.driver import Driver
 from raysync.engine.kept_models import SavedModel
 from raysync.engine.topology import rosters_by_stage
 from raysync.errors import ConfigError
-from raysync.paradigms.decoupled import Decoupled
+from raysync.programs.building import spec_of
+from raysync.programs.run_spec import RunSpec
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.data.batch_reader import generators_restored
+from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
@@ -90,6 +92,15 @@ class VirtualEngine:
         self._driver.stop()
 
 
+def run_of(
+    spec: RunSpec,
+    model: InitialModel,
+    servers: Mapping[str, Sequence[bytes]] = MappingProxyType({}),  # see `Checkpoint.servers`
+) -> DataParallelRun | PipelinedRun:
+    kind = PipelinedRun if spec.is_pipelined else DataParallelRun
+    return kind(spec, model, servers)
+
+
 def driver_of(
     training: TrainingPlan,
     paradigm: AnyParadigm,
@@ -97,27 +108,22 @@ def driver_of(
     ends: Mapping[str, Sequence[ProcessEnd]] = MappingProxyType({}),
 ) -> Driver:
     """Return the driver of a run, from a checkpoint or not, with `ends` of processes to survive."""
-    experiment = training.experiment
-    run = (
-        PipelinedRun(plan_of(training, paradigm), checkpoint.servers if checkpoint else {})
-        if isinstance(paradigm, Decoupled)
-        else DataParallelRun(training, paradigm, checkpoint.servers if checkpoint else {})
-    )
-    faults = FaultPlan(experiment)
-    trains = experiment.timing == "with-gradients"
+    experiment, faults = training.experiment, FaultPlan(training.experiment)
+    spec = spec_of(training, paradigm)
+    run = run_of(spec, training.model, checkpoint.servers if checkpoint else {})
     slots = experiment.slots()
     backend = VirtualBackend(
         run.networks(),
         run.actor,
         phase=paradigm.phase,
-        computes=trains,
+        computes=spec.trains,
         ends=ends,
         began_at=checkpoint.at if checkpoint else 0.0,
         start_s=lambda worker: slots[WorkerId(worker).slot.place].start_s,
     )
-    marks = experiment.evaluation.progress_marks() if trains else []
+    marks = experiment.evaluation.progress_marks() if spec.trains else []
     return Driver(
-        topology=run.topology(backend, faults),
+        topology=spec.topology.topology(backend, experiment, faults),
         backend=backend,
         experiment=experiment,
         faults=faults,

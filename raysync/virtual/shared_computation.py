@@ -5,7 +5,7 @@ Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,22 +13,24 @@ from torch import Tensor
 
 from raysync.config import WorkerGroup
 from raysync.engine.messages import Message, RestoreCall, StepCall
+from raysync.programs.building import gradient_of, reader_of
 from raysync.programs.program import Handled
+from raysync.programs.run_spec import RunSpec
 from raysync.programs.worker import WorkerProgram
 from raysync.training.files.state_file import State
-from raysync.training.preparation import TrainingPlan
+from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.precision import refuse_unsupported
 
 
-def device_of(training: TrainingPlan) -> str:
+def device_of(groups: Mapping[str, WorkerGroup]) -> str:
     """Return the device of a virtual run: the GPU if its workers have any and there is one."""
-    has_gpu = any(group.gpus for group in training.groups.values()) and torch.cuda.is_available()
+    has_gpu = any(group.gpus for group in groups.values()) and torch.cuda.is_available()
     if has_gpu:
         refuse_without_kernels("cuda:0")
-        for group in training.groups.values():
+        for group in groups.values():
             refuse_unsupported(group.precision, "cuda:0")
     return "cuda:0" if has_gpu else "cpu"
 
@@ -36,42 +38,34 @@ def device_of(training: TrainingPlan) -> str:
 class SharedComputation:
     """One model that computes for every worker in turn, or one for each kind of group."""
 
-    def __init__(self, training: TrainingPlan) -> None:
-        self._training = training
-        self.device = device_of(training)
+    def __init__(self, spec: RunSpec, model: InitialModel) -> None:
+        self._spec, self._model = spec, model
+        groups = spec.topology.groups
+        self.device = device_of(groups)
         if self.device != "cpu":
             use_deterministic_kernels()
         self._computations: dict[tuple[int, str], GradientComputation] = {}
-        model = self._computation_for(next(iter(training.groups.values()))).model
-        self.initial = model.initial()  # (P + Q,)
-        self.has_buffers = len(self.initial) > model.size
+        flat = self._computation_for(next(iter(groups.values()))).model
+        self.initial = flat.initial()  # (P + Q,)
+        self.has_buffers = len(self.initial) > flat.size
         self.generators = [torch.default_generator]
         if self.device != "cpu":  # torch has created its generator by now
             self.generators.append(torch.cuda.default_generators[0])
 
     def worker(self, slot: str) -> SharingWorker:
-        training = self._training
-        computation = WorkerComputation(
-            self._computation_for(training.groups[slot]), training.experiment
-        )
-        return SharingWorker(self, computation, WorkerProgram(computation, training.reader(slot)))
+        spec = self._spec
+        gradient = self._computation_for(spec.group(slot))
+        computation = WorkerComputation(gradient, spec.experiment)
+        program = WorkerProgram(computation, reader_of(spec, slot, self._model))
+        return SharingWorker(self, computation, program)
 
     def _computation_for(self, group: WorkerGroup) -> GradientComputation:
         key = (group.devices, group.precision)
         if key not in self._computations:
-            training, experiment = self._training, self._training.experiment
-            self._computations[key] = GradientComputation(
-                module=training.build(),
-                task=training.task,
-                devices=[self.device] * group.devices,
-                # to compile would take longer than the steps
-                group=group.model_copy(update={"compile": False}),
-                micro_batch=experiment.micro_batch,
-                shards=experiment.cluster.server_shards,
-                wire=experiment.cluster.wire.name,
-                fraction=experiment.cluster.wire.fraction,
-                found=training.model.found,
-            )
+            # to compile would take longer than the steps
+            plain = group.model_copy(update={"compile": False})
+            devices = [self.device] * group.devices
+            self._computations[key] = gradient_of(self._spec, plain, self._model, devices)
         return self._computations[key]
 
 

@@ -27,8 +27,7 @@ from raysync.virtual.calls import (
     state_of,
 )
 from raysync.virtual.processes import Actor, PendingCall, ProcessEnd, VirtualProcesses, death_of
-from raysync.virtual.transfers import AnyRoute, FairRoute, PhaseNetwork
-from raysync.virtual.transit import VirtualTransit
+from raysync.virtual.transfers import AnyRoute, FairRoute, PhaseNetwork, VirtualTransit
 
 REPORT_EVERY = 20  # lines of a report: few, so that a short run is seen to proceed
 # The most lines of a report if nothing is computed, and a hundredth of the events so far if that is

@@ -7,8 +7,8 @@ from typing_extensions import override
 from raysync.cluster.actors.devices import current_place, devices_of_actor
 from raysync.cluster.actors.shell import Ready, Shell
 from raysync.cluster.actors.warm_up import warm_up
-from raysync.cluster.run_spec import RunSpec
 from raysync.programs.evaluator import EvaluatorProgram
+from raysync.programs.run_spec import RunSpec
 from raysync.training.models.initial_model import InitialModel
 
 
@@ -18,12 +18,6 @@ class Evaluator(Shell):
     @override
     def begin(self, spec: RunSpec, model: InitialModel) -> Ready:
         [device] = devices_of_actor()
-        program = EvaluatorProgram(
-            model,
-            spec.experiment,
-            spec.topology.paradigm,
-            device,
-            loader_workers=spec.experiment.data.loader_workers,
-        )
+        program = EvaluatorProgram(spec, model, device, spec.experiment.data.loader_workers)
         warm_up((model.name, device, "evaluation"), lambda: lambda number: program.warm_up())
         return Ready(program=program, place=current_place([device]))

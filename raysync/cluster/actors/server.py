@@ -14,18 +14,12 @@ from raysync.cluster.actors.devices import current_place
 from raysync.cluster.actors.shell import Ready, Shell
 from raysync.cluster.actors.threads import Threads
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
-from raysync.cluster.run_spec import RunSpec
-from raysync.decoupled.gossip import store_of
-from raysync.decoupled.pipelined_topology import PipelinedPlan
-from raysync.decoupled.plan import parts_of
 from raysync.engine.messages import ApplyCall, CombineCall, Message, PublishCall
+from raysync.programs.building import server_program
 from raysync.programs.program import Handled, Handler
-from raysync.programs.server import ServerProgram
+from raysync.programs.run_spec import RunSpec
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.server.apply_plan import ApplyPlan
-from raysync.training.server.model_server import Store
-from raysync.training.server.parameter_store import shard_of
-from raysync.training.worker.flat import FlatModel
 
 
 class Server(Shell):
@@ -37,11 +31,10 @@ class Server(Shell):
 
     @override
     def begin(self, spec: RunSpec, model: InitialModel) -> Ready:
-        store = initial_store(spec, self._role.number - spec.first_server, model)
+        program = server_program(spec, self._role.number - spec.first_server, model)
         seconds = UpdateSeconds(self._exporter, spec.metric_labels)
-        size = len(store.publish(0))
-        program = MeasuredServer(ServerProgram(store), self._threads, size, seconds)
-        return Ready(program=program, place=current_place(["cpu"]))
+        measured = MeasuredServer(program, self._threads, program.size, seconds)
+        return Ready(program=measured, place=current_place(["cpu"]))
 
 
 class MeasuredServer:
@@ -69,16 +62,3 @@ class MeasuredServer:
 
     def _use_threads_for(self, plan: ApplyPlan) -> None:
         torch.set_num_threads(self._threads.update_count(len(plan.samples), self._size))
-
-
-def initial_store(spec: RunSpec, index: int, model: InitialModel) -> Store:
-    """Create a server's part of the model, with initial weights and optimizer."""
-    experiment = spec.experiment
-    if isinstance(spec.topology, PipelinedPlan):
-        paradigm = spec.topology.paradigm
-        return store_of(
-            paradigm, experiment.update, parts_of(model, experiment.seed, paradigm)[index]
-        )
-    whole = FlatModel(model.build(experiment.seed), found=model.found)
-    cluster = experiment.cluster
-    return shard_of(whole, experiment.update, index, cluster.server_shards, cluster.wire.name)

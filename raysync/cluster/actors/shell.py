@@ -12,7 +12,7 @@ from raysync.cluster.actor_errors import ProcessRestarted, signed
 from raysync.cluster.actors.actor_spec import Place, Role
 from raysync.cluster.actors.freed_memory import give_back_freed_memory
 from raysync.cluster.actors.threads import Threads, use_threads
-from raysync.cluster.run_spec import RunSpec
+from raysync.cluster.monitoring import log_to_stderr
 from raysync.cluster.transports.payloads import (
     Payload,
     PulledWeights,
@@ -23,6 +23,7 @@ from raysync.cluster.transports.payloads import (
 from raysync.cluster.transports.transport import Remote, Service
 from raysync.engine.messages import LoadServerStateCall, Message, decode
 from raysync.programs.program import Handler
+from raysync.programs.run_spec import RunSpec
 from raysync.training.models.initial_model import InitialModel
 
 
@@ -45,6 +46,7 @@ class Shell(ABC):
 
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
+        log_to_stderr(str(role))
         self._threads, self._role = threads, role
         self._ready: Ready | None = None
 

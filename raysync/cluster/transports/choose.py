@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.transports.object_store import by_object_store
 from raysync.cluster.transports.shared.planning import automatic, by_shared_memory
 from raysync.cluster.transports.transport import Choice, ServerNode, Sites
 from raysync.config import Experiment
+from raysync.programs.run_spec import RunSpec
 
 # `cluster.transport` -> its planner
 TRANSPORTS: dict[str, Callable[[Experiment, int, Sites, ServerNode], Choice]] = {

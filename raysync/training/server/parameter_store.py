@@ -5,8 +5,7 @@ Shapes, of this part: K pushes in one update, P trainable parameters, Q float32 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from itertools import compress
+from collections.abc import Sequence
 from math import ulp
 from typing import Any
 
@@ -139,57 +138,39 @@ class ParameterStore:
     def _weighted_gradient(
         self, plan: ApplyPlan, vectors: Sequence[Tensor], bases: Sequence[Tensor]
     ) -> Tensor:
+        """Return the mean or sum of gradients, decoded and corrected one by one, (P,)."""
         sums = self._settings.combine == "sum"
         weights = plan.weights or ([1] * len(vectors) if sums else plan.samples)
-        # pushes of weight 0 are left out: their gradients need not be finite
-        first, *others = compress(weights, weights)
-        self._pushes = 1 + len(others)
-        gradients = self._corrected_gradients(
-            list(compress(vectors, weights)),
-            list(compress(plan.staleness, weights)),
-            list(compress(bases, weights)),
-            plan.members,
-        )
-        result, total, out = next(gradients), first, self._combined
-        if sums and first != 1:
-            result = torch.mul(result, first, out=out)
-        for gradient, weight in zip(gradients, others, strict=True):
-            total += weight
-            if sums:
-                torch.add(result, gradient, alpha=weight, out=out)
-            else:  # the mean so far moves towards the next gradient: one pass over memory
-                torch.lerp(result, gradient, weight / total, out=out)
-            result = out
-        return result
-
-    def _corrected_gradients(
-        self,
-        vectors: Sequence[Tensor],
-        staleness: Sequence[int],
-        bases: Sequence[Tensor],
-        members: int,
-    ) -> Iterator[Tensor]:
-        """Yield K gradients (P,), corrected one by one; each is valid until the next."""
-        correction, decoded = self._staleness_correction, self._decoded_gradients(vectors)
-        if correction is None:
-            yield from decoded
-            return
         bases_or_none: Sequence[Tensor | None] = bases or [None] * len(vectors)
-        out = self._combined  # the first one is written where the others are added to it
-        for gradient, age, base in zip(decoded, staleness, bases_or_none, strict=True):
-            yield correction.correct(
-                gradient, staleness=age, members=members, weights=self._weights, base=base, out=out
+        pushes = zip(vectors, weights, plan.staleness, bases_or_none, strict=True)
+        # pushes of weight 0 are left out: their gradients need not be finite
+        counted = [push for push in pushes if push[1]]
+        result, total, out = self._combined, 0.0, self._combined
+        for index, (vector, weight, age, base) in enumerate(counted):
+            gradient = gradient_of(
+                self._wire, vector, len(self._weights), len(self._initial_buffers)
             )
-            out = self._corrected
-
-    def _decoded_gradients(self, vectors: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield the K gradients (P,) of vectors; the first one stays valid."""
-        buffers = len(self._initial_buffers)
-        for index, vector in enumerate(vectors):
-            gradient = gradient_of(self._wire, vector, len(self._weights), buffers)
             if self._decoded:
                 gradient = self._decoded[min(index, 1)].copy_(gradient)
-            yield gradient
+            if self._staleness_correction is not None:
+                gradient = self._staleness_correction.correct(
+                    gradient,
+                    staleness=age,
+                    members=plan.members,
+                    weights=self._weights,
+                    base=base,
+                    # the first is written where the others are added to it
+                    out=self._corrected if index else out,
+                )
+            total += weight
+            if not index:
+                result = torch.mul(gradient, weight, out=out) if sums and weight != 1 else gradient
+            elif sums:
+                result = torch.add(result, gradient, alpha=weight, out=out)
+            else:  # the mean so far moves towards the next gradient: one pass over memory
+                result = torch.lerp(result, gradient, weight / total, out=out)
+        self._pushes = len(counted)
+        return result
 
     def _step(self, progress: float, norms: Sequence[float]) -> None:
         settings, gradient = self._settings, self._gradient

@@ -105,6 +105,7 @@ def gradient_of(name: str, vector: Tensor, parameters: int, buffers: int) -> Ten
     """Decode the gradient (P,) of a vector or part, in float32 or bfloat16, perhaps a view."""
     codec = codec_of(name, FRACTION)  # to decode, `top-k` needs no fraction
     if codec is None:
+        assert len(vector) == parameters + buffers, f"a push of {len(vector)} numbers"
         return vector[:parameters]
     return codec.decode(vector[: len(vector) - buffers], parameters)
 

@@ -17,11 +17,12 @@ from raysync.training.data.batches import Batches
 
 @dataclass(frozen=True)
 class RunSpec:
-    """One run on Ray. It needs no torch, which the controller does without."""
+    """One run. It needs no torch, which the controller on Ray does without."""
 
     experiment: Experiment  # as its actors are placed: each stage of a cut network has a server
     topology: DataParallelPlan | PipelinedPlan
-    batches: Mapping[str, Batches]  # slot of a worker, as the journal calls it -> its batches
+    # slot of a worker, as the journal calls it -> its batches; empty if nothing is trained
+    batches: Mapping[str, Batches]
     vector_bytes: Mapping[str, int]  # id of a server -> the bytes of its weights
     push_bytes: Mapping[str, int]  # id of a server -> the bytes of a gradient for it
     primary: PrimaryMetric  # by which the task's models are judged
@@ -32,6 +33,11 @@ class RunSpec:
     def is_pipelined(self) -> bool:
         """Whether the workers have stages of the network."""
         return isinstance(self.topology, PipelinedPlan)
+
+    @property
+    def trains(self) -> bool:
+        """Whether gradients are computed; otherwise calls only take time."""
+        return bool(self.batches)
 
     @property
     def slots(self) -> list[str]:
