@@ -5,9 +5,10 @@
     python -m tests.same_runs --write FILE         the digests of this checkout alone
 
 Each run is an experiment of the public configuration: a paradigm in a setting (unequal workers,
-links, faults, servers, sizes, optimizers, local steps, codecs, stops, resumptions). Compared are the journal, the trained model, the
-rows of pushes, evaluations and the summary; where a run is refused, that it is. A setting that
-the change renames is translated here, in `TRANSLATED`, and never in the product.
+links, faults, servers, sizes, optimizers, local steps, codecs, stops, resumptions). Compared are
+the journal, the trained model, the rows of pushes, evaluations and the summary; where a run is
+refused, that it is. A setting that the change renames is translated here, in `TRANSLATED`, and
+never in the product.
 """
 
 import argparse

@@ -33,8 +33,10 @@ import raysync  # noqa: E402
 from raysync import config  # noqa: E402
 from raysync.config import Schedule  # noqa: E402
 from raysync.core.ids import WorkerId  # noqa: E402
-from raysync.decoupled.plan import DecoupledPlan, plan_of  # noqa: E402
-from raysync.training.preparation import prepare  # noqa: E402
+from raysync.decoupled.plan import parts_of  # noqa: E402
+from raysync.paradigms.decoupled import Decoupled  # noqa: E402
+from raysync.programs.building import reader_of, spec_of  # noqa: E402
+from raysync.training.preparation import TrainingPlan, prepare  # noqa: E402
 
 MARKS = [250 * 2**doubling for doubling in range(6)]
 """The norm is kept after these updates."""
@@ -44,12 +46,17 @@ CONSTANT = 0.05
 """The constant step to compare with."""
 
 
-def again(plan: DecoupledPlan) -> Iterator[tuple[list[float], float, float]]:
+def again(
+    training: TrainingPlan, paradigm: Decoupled
+) -> Iterator[tuple[list[float], float, float]]:
     """Train by the formula; yield for each update the losses of its batches, its step, and
     |gradient|^2 (nan: not measured).
     """
-    paradigm, training, size = plan.paradigm, plan.training, plan.training.experiment.batch_size
-    parts, update = plan.parts(), plan.training.experiment.update
+    spec, update = spec_of(training, paradigm), training.experiment.update
+    size, parts = (
+        training.experiment.batch_size,
+        parts_of(training.model, spec.experiment.seed, paradigm),
+    )
     whole = nn.Sequential(*parts)
     delays = [max(1, 2 * (paradigm.modules - module)) for module in range(1, paradigm.modules + 1)]
     histories = [
@@ -60,8 +67,9 @@ def again(plan: DecoupledPlan) -> Iterator[tuple[list[float], float, float]]:
         training.data.samples(training.data.train_x),
         torch.from_numpy(training.data.train_y),
     )
-    draws = [plan.reader(group) for group in range(paradigm.groups)]
-    for batch in range(1, plan.batches // paradigm.groups + 1):
+    first = [name for (_, stage), (name, _) in spec.topology.slots.items() if stage == 1]
+    draws = [reader_of(spec, slot, training.model) for slot in first]
+    for batch in range(1, spec.topology.batches // paradigm.groups + 1):
         step = update.lr / sqrt(batch) if update.schedule.name == "inverse-sqrt" else update.lr
         stale = [history[0] for history in histories]
         computed = [gradient_at(whole, stale, *each.read(batch - 1, [size])[0]) for each in draws]
@@ -114,9 +122,7 @@ def measure(modules: int, schedule: str, seed: int) -> list[dict]:
     ].sort_values(["clock", "worker"])
     recorded = of_last.groupby("clock").loss.mean()
     rows, measured, weights, error = [], [], [], 0.0
-    for batch, (losses, step, norm2) in enumerate(
-        again(plan_of(training, experiment.paradigm.make())), 1
-    ):
+    for batch, (losses, step, norm2) in enumerate(again(training, experiment.paradigm.make()), 1):
         error = max(error, abs(sum(losses) / len(losses) - recorded[batch - 1]))
         if norm2 == norm2:
             measured.append(norm2)

@@ -35,7 +35,7 @@ from raysync.randomness import uniform
 from raysync.training.preparation import prepare
 from raysync.virtual import virtual_backend
 from raysync.virtual.engine import driver_of
-from raysync.virtual.processes import ProcessEnd
+from raysync.virtual.virtual_processes import ProcessEnd
 
 HERE = Path(__file__).parent
 SECONDS, AWAY_S, SEEDS = 300.0, 11.0, range(5)

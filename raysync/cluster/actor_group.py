@@ -15,12 +15,12 @@ from ray.util.placement_group import PlacementGroup, placement_group_table, remo
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from raysync.cluster.actors.actor_spec import ActorSpec, Role, server_role
-from raysync.cluster.actors.evaluator import Evaluator
+from raysync.cluster.actors.evaluator_actor import Evaluator
 from raysync.cluster.actors.receiver import Receiver
-from raysync.cluster.actors.server import Server
-from raysync.cluster.actors.stage import Stage
+from raysync.cluster.actors.server_actor import Server
+from raysync.cluster.actors.stage_actor import Stage
 from raysync.cluster.actors.threads import Threads, fair_threads, with_shared_cores
-from raysync.cluster.actors.worker import Worker
+from raysync.cluster.actors.worker_actor import Worker
 from raysync.cluster.clock import ANSWER_S, now_s, within
 from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.placement import Plan

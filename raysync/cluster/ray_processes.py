@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 class RayProcesses:
-    """The processes of one run, as `Processes` of its backend."""
+    """The processes of one run, as `ActorProcesses` of its backend."""
 
     def __init__(
         self,

@@ -11,7 +11,7 @@ from raysync.engine.messages import BackwardCall, ForwardCall
 from raysync.paradigms.decoupled import Decoupled
 
 FORWARD = 1 / 3  # the forward pass's share of a step's operations; a backward pass has 2 / 3
-Pass = ForwardCall | BackwardCall
+StagePass = ForwardCall | BackwardCall
 
 
 class StageSeconds:
@@ -29,7 +29,7 @@ class StageSeconds:
         self._is_last = stage == paradigm.modules
         self._repeats = paradigm.weights == "latest"
 
-    def of(self, message: Pass, computed_s: float = 0.0) -> tuple[float, float]:
+    def of(self, message: StagePass, computed_s: float = 0.0) -> tuple[float, float]:
         """Return the seconds of the forward and of the backward part of a pass.
 
         Args:
@@ -44,10 +44,10 @@ class StageSeconds:
         )
         return self._share * forward * whole_s, self._share * backward * whole_s
 
-    def whole(self, message: Pass, computed_s: float) -> float:
+    def whole(self, message: StagePass, computed_s: float) -> float:
         return sum(self.of(message, computed_s))
 
-    def _parts(self, message: Pass) -> tuple[float, float]:
+    def _parts(self, message: StagePass) -> tuple[float, float]:
         """Return the forward and the backward share of the stage's operations in a pass."""
         if isinstance(message, ForwardCall):
             return FORWARD, 0.0

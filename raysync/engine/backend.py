@@ -71,7 +71,7 @@ class Transit(Protocol):
         """Note a switch to that phase; a described network may change with it."""
 
 
-class Processes(Protocol):
+class ActorProcesses(Protocol):
     """The processes of actors, which begin and end."""
 
     def availability(self, worker: str) -> Availability: ...
@@ -126,7 +126,7 @@ class Backend(Protocol):
     def transit(self) -> Transit: ...
 
     @property
-    def processes(self) -> Processes: ...
+    def processes(self) -> ActorProcesses: ...
 
     @property
     def computes(self) -> bool:

@@ -22,7 +22,7 @@ from raysync.training.server.apply_plan import ApplyPlan
 Kind = Literal["worker", "stage", "server", "evaluator"]
 
 
-class Row(NamedTuple):
+class MessageRow(NamedTuple):
     """What is known of all calls of a type."""
 
     to: Kind
@@ -42,7 +42,7 @@ def _method(cls: str) -> str:
 class Message(msgspec.Struct, frozen=True, tag=_method, omit_defaults=True, gc=False):
     """A call of an actor."""
 
-    row: ClassVar[Row]
+    row: ClassVar[MessageRow]
 
     @property
     def value_count(self) -> int:
@@ -62,7 +62,7 @@ class StepCall(Message, frozen=True):
     local steps, and answers with a `StepReport`.
     """
 
-    row = Row("worker", leaves=1, is_push=True, is_hot=True)
+    row = MessageRow("worker", leaves=1, is_push=True, is_hot=True)
     batch: int  # the number of its first batch in its slot, from 0
     samples: int  # per batch
     fault: StepFault = NO_FAULT
@@ -75,27 +75,27 @@ class StepCall(Message, frozen=True):
 class RestoreCall(Message, frozen=True):
     """Restore the buffers that a worker had when the run was interrupted; takes a vector."""
 
-    row = Row("worker")
+    row = MessageRow("worker")
 
 
 class WorkerStateCall(Message, frozen=True):
     """Ask for the file of a worker's state between pushes."""
 
-    row = Row("worker", leaves=1, is_file=True)
+    row = MessageRow("worker", leaves=1, is_file=True)
     batch: int  # the state before this batch, even if its step began meanwhile
 
 
 class LoadWorkerStateCall(Message, frozen=True):
     """Restore a worker's state from its file."""
 
-    row = Row("worker")
+    row = MessageRow("worker")
     data: bytes
 
 
 class ForwardCall(Message, frozen=True):
     """A stage's forward pass: takes new weights, if any, and an activation, if any; leaves one."""
 
-    row = Row("stage", leaves=1)
+    row = MessageRow("stage", leaves=1)
     batch: int  # in its group, from 1
     fault: StepFault = NO_FAULT
 
@@ -107,7 +107,7 @@ class BackwardCall(Message, frozen=True):
     any. Leaves the gradients by weights and by input; answers with a `StepReport`.
     """
 
-    row = Row("stage", leaves=2, is_push=True)
+    row = MessageRow("stage", leaves=2, is_push=True)
     batch: int
     fault: StepFault = NO_FAULT
 
@@ -115,7 +115,7 @@ class BackwardCall(Message, frozen=True):
 class CombineCall(Message, frozen=True):
     """The first half of a shard's update: takes gradients, leaves their norm in the shard."""
 
-    row = Row("server", leaves=1)
+    row = MessageRow("server", leaves=1)
     plan: ApplyPlan
 
 
@@ -127,7 +127,7 @@ class ApplyCall(Message, frozen=True):
     version.
     """
 
-    row = Row("server", leaves=1, is_hot=True)
+    row = MessageRow("server", leaves=1, is_hot=True)
     plan: ApplyPlan | None = None  # None: nothing is computed
     publishes: bool = False  # whether it leaves the new weights
 
@@ -140,7 +140,7 @@ class ApplyCall(Message, frozen=True):
 class PublishCall(Message, frozen=True):
     """Ask for the weights."""
 
-    row = Row("server", leaves=1, is_hot=True)
+    row = MessageRow("server", leaves=1, is_hot=True)
     version: int  # the server's, or the call fails
     replica: int  # the replica that pulls, or `MEAN`
 
@@ -148,21 +148,21 @@ class PublishCall(Message, frozen=True):
 class ForgetCall(Message, frozen=True):
     """A worker has left: its buffers no longer count."""
 
-    row = Row("server")
+    row = MessageRow("server")
     worker: str
 
 
 class StatisticsCall(Message, frozen=True):
     """Ask for a vector with the buffers of a worker's latest applied push."""
 
-    row = Row("server", leaves=1)
+    row = MessageRow("server", leaves=1)
     worker: str
 
 
 class SnapshotCall(Message, frozen=True):
     """Ask for the file of a server's whole state; takes vectors to keep for the driver in it."""
 
-    row = Row("server", leaves=1, is_file=True)
+    row = MessageRow("server", leaves=1, is_file=True)
     names: list[str]  # the vectors' names
     version: int  # the server's, or the call fails
 
@@ -170,27 +170,27 @@ class SnapshotCall(Message, frozen=True):
 class SavedCall(Message, frozen=True):
     """Ask, once, for a vector of a snapshot."""
 
-    row = Row("server", leaves=1)
+    row = MessageRow("server", leaves=1)
     name: str
 
 
 class LoadServerStateCall(Message, frozen=True):
     """Restore a fresh server's state; takes the file of a `SnapshotCall`."""
 
-    row = Row("server")
+    row = MessageRow("server")
 
 
 class EvaluateCall(Message, frozen=True):
     """Takes the weights of each server; answers with metrics, by name."""
 
-    row = Row("evaluator")
+    row = MessageRow("evaluator")
     is_last: bool  # the training is over
 
 
 class StateDictCall(Message, frozen=True):
     """Takes the weights of each server; answers with a model's safetensors file."""
 
-    row = Row("evaluator")
+    row = MessageRow("evaluator")
 
 
 class StepReport(msgspec.Struct, frozen=True, gc=False):

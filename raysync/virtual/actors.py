@@ -19,7 +19,7 @@ from raysync.engine.messages import (
 )
 from raysync.step_fault import NO_FAULT
 from raysync.virtual.all_reduce import AllReduce
-from raysync.virtual.processes import Cost
+from raysync.virtual.virtual_processes import Cost
 
 if TYPE_CHECKING:  # a run that only takes time needs no torch
     from raysync.programs.program import Program

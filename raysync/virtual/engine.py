@@ -32,9 +32,9 @@ from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
-from raysync.virtual.processes import ProcessEnd
 from raysync.virtual.reenactment import reenact, snapshot
 from raysync.virtual.virtual_backend import VirtualBackend
+from raysync.virtual.virtual_processes import ProcessEnd
 
 WORLD = "world"  # the one file in a checkpoint of a run in virtual time
 # The growth in objects that triggers a collection of the youngest. Python's default suits objects

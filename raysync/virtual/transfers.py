@@ -13,8 +13,8 @@ from math import inf
 from typing import TYPE_CHECKING, Any, Protocol
 
 from raysync.step_fault import StepFault
-from raysync.virtual.calls import VirtualCall
 from raysync.virtual.flows import Arrived, Clock, Lane
+from raysync.virtual.virtual_calls import VirtualCall
 
 if TYPE_CHECKING:
     from raysync.virtual.virtual_backend import VirtualBackend

@@ -17,7 +17,8 @@ from raysync.engine.backend import Failure
 from raysync.engine.error_text import reason
 from raysync.engine.messages import Message
 from raysync.step_fault import NO_FAULT, StepFault
-from raysync.virtual.calls import (
+from raysync.virtual.transfers import AnyRoute, FairRoute, PhaseNetwork, VirtualTransit
+from raysync.virtual.virtual_calls import (
     VirtualCall,
     copy_results,
     follow,
@@ -26,8 +27,13 @@ from raysync.virtual.calls import (
     notify_followers,
     state_of,
 )
-from raysync.virtual.processes import Actor, PendingCall, ProcessEnd, VirtualProcesses, death_of
-from raysync.virtual.transfers import AnyRoute, FairRoute, PhaseNetwork, VirtualTransit
+from raysync.virtual.virtual_processes import (
+    Actor,
+    PendingCall,
+    ProcessEnd,
+    VirtualProcesses,
+    death_of,
+)
 
 REPORT_EVERY = 20  # lines of a report: few, so that a short run is seen to proceed
 # The most lines of a report if nothing is computed, and a hundredth of the events so far if that is

@@ -1,9 +1,10 @@
 """Experiments for runs on Ray, and what is asked about their actors."""
 
 import os
-from contextlib import suppress
 
 import psutil
+
+from tests.chaos.processes import kinds_of
 
 TINY = {
     "name": "test",
@@ -29,13 +30,12 @@ def rss_mib(pid):
     return psutil.Process(pid).memory_info().rss / 2**20
 
 
-def kill_one(title):
-    """Kill a process of this session's clusters by the title that Ray gives it. An actor that is
-    called over pipes does not take other calls meanwhile, so it cannot be asked for its process.
+def kill_one(target):
+    """Kill a worker, server or evaluator of this session's clusters. An actor that is called over
+    pipes does not take other calls meanwhile, so it cannot be asked for its process.
     """
     for process in psutil.Process().children(recursive=True):
-        with suppress(psutil.NoSuchProcess):
-            if process.cmdline()[:1] and process.cmdline()[0].startswith(f"ray::{title}"):
-                process.kill()
-                return
-    raise AssertionError(f"no {title}")
+        if kinds_of([process]) == [target]:
+            process.kill()
+            return
+    raise AssertionError(f"no {target}")

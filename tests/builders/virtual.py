@@ -16,6 +16,7 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Checkpointed, Entry, encode, header
 from raysync.core.replay import replay
+from raysync.engine.messages import PublishCall
 from raysync.errors import RunFailed
 from raysync.paradigms import make, rebuild
 from raysync.training.preparation import prepare
@@ -62,8 +63,9 @@ def learn(training, paradigm="bsp", **parameters):
 
 def weights_of(driver, server="server"):
     """The newest weights of a server, and behind them the buffers: (P + Q,)."""
-    model_server = driver.backend._processes[server].actor._server
-    return model_server.publish(model_server.version, MEAN).clone()
+    actor = driver.backend.processes.of_actor[server].actor
+    [weights], _ = actor.compute(PublishCall(actor.state()["version"], MEAN), [], None)
+    return weights
 
 
 def entries(lines, kind):

@@ -18,18 +18,30 @@ from pathlib import Path
 
 import psutil
 
+from raysync.engine.messages import MESSAGES, method_of
+
 MARK = "RAYSYNC_CHAOS"
 """The variable of the environment that marks the processes of a run."""
 JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 """The variable from which Ray takes the settings of a job (2.60): its actors get the mark even
 where the cluster, from which they inherit, has none."""
+
+
+def _title_of(*kinds: str) -> re.Pattern[str]:
+    """Return the pattern of the titles that Ray gives to an actor's process: `ray::Worker`, by its
+    class, and `ray::step` while it carries out that call.
+    """
+    calls = "|".join(method_of(call) for call in MESSAGES if call.row.to in kinds)
+    return re.compile(rf"ray::(({'|'.join(kinds).title()})\b|({calls})$)")
+
+
 TITLES = {
-    "worker": re.compile(r"ray::(Worker|StageActor)\b"),
-    "server": re.compile(r"ray::Server\b"),
-    "evaluator": re.compile(r"ray::Evaluator\b"),
+    "worker": _title_of("worker", "stage"),
+    "server": _title_of("server"),
+    "evaluator": _title_of("evaluator"),
     "controller": re.compile(r"ray::Controller\b"),
 }
-"""Target -> how the title of its process begins: Ray names it by the class of the actor."""
+"""Target -> the title of its process."""
 SHARED_MEMORY = Path("/dev/shm")
 GONE_S = 20.0
 """How long the processes of a run may take to be gone once it has ended."""

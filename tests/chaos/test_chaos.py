@@ -167,8 +167,16 @@ def test_actors_are_told_by_the_titles_of_their_processes():
         def __init__(self, title):
             self.cmdline = lambda: [title]
 
-    titles = ["ray::Worker.step", "ray::IDLE", "raylet", "ray::Server", "ray::StageActor"]
-    assert processes.kinds_of(map(Process, titles)) == ["server", "worker", "worker"]
+    titles = {
+        "worker": ["ray::Worker.serve", "ray::Worker", "ray::step", "ray::Stage.reset"],
+        "server": ["ray::Server", "ray::Server.serve", "ray::apply"],
+        "evaluator": ["ray::Evaluator", "ray::state_dict"],
+        "controller": ["ray::Controller.run"],
+        "": ["ray::IDLE", "raylet", "ray::Workers", "ray::stepped", "ray::step_by_step"],
+    }
+    for target, those in titles.items():
+        known = [target] * len(those) if target else []
+        assert processes.kinds_of(map(Process, those)) == known
 
 
 # ---- nodes ----

@@ -36,10 +36,10 @@ class Actor:
     def __init__(self):
         self.done, self.gate, self.serve = [], threading.Event(), self
         self.gate.set()
-        self._queue = threading.Thread()
+        self.queue = threading.Thread()
 
     def queued(self, work, reference=None):
-        before = self._queue
+        before = self.queue
 
         def turn():
             if before.ident is not None:
@@ -48,24 +48,28 @@ class Actor:
             if reference is not None:
                 reference.set_result(None)
 
-        self._queue = threading.Thread(target=turn, daemon=True)
-        self._queue.start()
+        self.queue = threading.Thread(target=turn, daemon=True)
+        self.queue.start()
 
     def remote(self, service):
         reference = Served()
         self.queued(lambda: service.run(self), reference)
         return reference
 
-    def saved(self, message, *inputs, **options):
-        self.gate.wait()
-        self.done.append(message.name)
-        return len(self.done)
-
-    def forget(self, message):
+    def execute(self, message, inputs, into):
+        match message:
+            case SavedCall(name=name):
+                self.gate.wait()
+                self.done.append(name)
+                return [], len(self.done)
+            case StepCall():
+                return ["handle"], [0.5, 1.0]
         raise ActorError("", "ValueError: mine")
 
-    def step(self, message):
-        return "handle", [0.5, 1.0]
+    def by_ray(self, channel):
+        """Be called by Ray, behind all calls of the channel."""
+        channel.leave()
+        self.queued(lambda: self.execute(SavedCall("by Ray"), (), None))
 
 
 def test_what_is_done_meanwhile_comes_behind_each_answer():
@@ -100,12 +104,15 @@ def call(channels, actor, name="a", text="0", needs=(), message=None):
 
 def test_calls_are_carried_out_in_their_order_whoever_they_come_by(channels):
     actor = Actor()
+    channel = channels.open("a", actor)
+    actor.by_ray(channel)
     first = [call(channels, actor, text=str(number)) for number in range(3)]
-    channels.get("a").by_ray(lambda: actor.queued(lambda: actor.saved(SavedCall("by Ray"))))
+    for _ in range(2):
+        actor.by_ray(channel)
     last = call(channels, actor, text="3")
     channels.await_call(last, 5)
-    assert actor.done == ["0", "1", "2", "by Ray", "3"]
-    assert [each.answer for each in (*first, last)] == [1, 2, 3, 5]
+    assert actor.done == ["by Ray", "0", "1", "2", "by Ray", "by Ray", "3"]
+    assert [each.answer for each in (*first, last)] == [2, 3, 4, 7]
     step = call(channels, actor, message=StepCall(0, 8))
     channels.await_call(step, 5)
     assert step.answer == [0.5, 1.0], "handles are known already"
@@ -163,7 +170,7 @@ def test_a_call_of_rays_waits_for_those_before_it_that_come_by_another_actor(cha
         pump(timeout_s)
 
     channels.pump = pump_and_let_go
-    channels.get("user").by_ray(lambda: user.queued(lambda: user.saved(SavedCall("by Ray"))))
+    user.by_ray(channels.get("user"))
     channels.await_call(call(channels, user, "user", text="last"), 5)
     assert user.done == ["0", "by Ray", "last"]
 
@@ -213,7 +220,7 @@ class Process:
     """An actor in a process of its own, which can be killed."""
 
     def __init__(self):
-        self.serve, self.reference, self.gate = self, Served(), None
+        self.serve, self.reference = self, Served()
         self._context = multiprocessing.get_context("fork")
 
     def remote(self, service):
@@ -221,10 +228,10 @@ class Process:
         self.process.start()
         return self.reference
 
-    def saved(self, message):
+    def execute(self, message, inputs, into):
         if message.name == "die":
             os.kill(os.getpid(), 9)
-        return message.name
+        return [], message.name
 
 
 def test_a_killed_actor_fails_what_it_has_not_answered_and_what_waits_for_that(channels):
@@ -243,12 +250,14 @@ def test_an_actor_that_begins_when_its_driver_is_gone_leaves(channels):
     actor, begins = Actor(), threading.Event()
     actor.queued(begins.wait)
     mine = Channels(lambda reference: DIED)
-    mine.open("a", actor)
+    lost = call(mine, actor)
     mine.close()
+    assert lost.failure
     others = [os.pipe() for _ in range(3)]  # they have the numbers of its files
     begins.set()
-    actor._queue.join(5)
-    assert not actor._queue.is_alive()
+    actor.queue.join(5)
+    assert not actor.queue.is_alive()
+    assert actor.done == []
     for file in (file for pipe in others for file in pipe):
         os.close(file)
 
@@ -259,6 +268,6 @@ def test_an_actor_leaves_when_its_driver_is_gone_and_no_file_is_left(channels):
     actor = Actor()
     mine.await_call(call(mine, actor), 5)
     mine.close()
-    actor._queue.join(5)
-    assert not actor._queue.is_alive()
+    actor.queue.join(5)
+    assert not actor.queue.is_alive()
     assert set(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208

@@ -12,10 +12,9 @@ from ray.exceptions import RayTaskError
 
 import raysync
 from raysync import config
-from raysync.cluster.actor_errors import ActorError, answers, start_reason
+from raysync.cluster.actor_errors import ActorError, signed, start_reason
 from raysync.cluster.actors import devices
 from raysync.cluster.session import Session
-from raysync.engine.messages import StateDictCall
 from raysync.errors import ConfigError
 from raysync.training.worker.device import limit_memory
 
@@ -107,25 +106,23 @@ def test_what_an_actor_finds_wrong_with_its_gpu_is_told_without_a_traceback(monk
 FULL = "CUDA out of memory. Tried to allocate 20.00 MiB."
 
 
-def out_of_memory(error, message):
-    raise error
+def told_of(error):
+    """What an actor tells of an error of its own."""
+    with pytest.raises(ActorError) as raised, signed():
+        raise error
+    return raised.value.reason
 
 
 def test_a_step_without_memory_says_what_to_change():
-    with pytest.raises(ActorError) as raised:
-        answers(out_of_memory)(torch.OutOfMemoryError(FULL), StateDictCall())
-    assert raised.value.reason.startswith(f"OutOfMemoryError: {FULL} ")
-    assert "micro_batch" in raised.value.reason
+    reason = told_of(torch.OutOfMemoryError(FULL))
+    assert reason.startswith(f"OutOfMemoryError: {FULL} ")
     for setting in ("batch_size", "micro_batch", "precision: bf16", "gpus"):
-        assert setting in raised.value.reason
+        assert setting in reason
 
 
 def test_the_memory_of_a_node_is_another_matter():
-    with pytest.raises(ActorError) as raised:
-        answers(out_of_memory)(
-            ray.exceptions.OutOfMemoryError("a node ran out of memory"), StateDictCall()
-        )
-    assert "batch_size" not in raised.value.reason
+    error = ray.exceptions.OutOfMemoryError("a node ran out of memory")
+    assert "batch_size" not in told_of(error)
 
 
 def test_so_does_an_actor_that_cannot_start_without_a_traceback():

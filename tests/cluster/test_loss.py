@@ -8,14 +8,18 @@ import re
 
 import psutil
 import pytest
+import torch
+from ray.exceptions import RayTaskError
 
 import raysync
 from raysync import config
 from raysync.cluster import session as session_module
 from raysync.cluster.session import Session
+from raysync.cluster.transports.payloads import outgoing
 from raysync.core.events import Left, Pushed
 from raysync.core.journal import Entry, Remark
 from raysync.core.replay import replay
+from raysync.engine.messages import ApplyCall, encode
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
 from raysync.record.reader import load
@@ -24,6 +28,7 @@ from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.cluster import LONGER, TINY, pid_of, rss_mib
 from tests.builders.messages import naming
+from tests.builders.updates import update_plan
 
 pytestmark = pytest.mark.ray
 
@@ -106,10 +111,9 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
     struck = []
 
     def restart(actor_group):
-        empty = actor_group.evaluator.__ray_call__.remote(
-            lambda self: setattr(self, "_model", None)
-        )
-        ray_cluster.get(empty)
+        """Let it forget its run, as a new process does not know it."""
+        with pytest.raises(RayTaskError):
+            ray_cluster.get(actor_group.evaluator.reset.remote(None, None))
 
     def find(actor_group):
         struck.append(psutil.Process(pid_of(ray_cluster, actor_group.evaluator)))
@@ -167,15 +171,14 @@ def test_a_broken_update_is_reported_as_the_servers_error(run):
     """Ray itself would show it as an error of the next worker's step."""
 
     def break_server(actor_group):
-        actor_group.servers[0].__ray_call__.remote(
-            lambda server: setattr(server._model, "store", "broken")
-        )
+        message = ApplyCall(update_plan([8], version=10**6))
+        actor_group.servers[0].call.remote(encode(message), outgoing(torch.zeros(3))[0])
 
-    with pytest.raises(RunFailed, match=naming("server: AttributeError: 'str'")) as raised:
+    with pytest.raises(RunFailed, match=naming("server: MissedUpdate: 999999")) as raised:
         run(**LONGER, strikes={0.1: break_server})
     record = load(str(raised.value).rpartition("The record up to then: ")[2])
     assert record.summary["status"] == "failed"
-    assert "AttributeError" in record.summary["error"]
+    assert "MissedUpdate" in record.summary["error"]
     assert len(record.pushes) > 0
 
 

@@ -21,13 +21,24 @@ from raysync.cluster.ray_backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBacke
 from raysync.cluster.shards import Shards
 from raysync.cluster.transports.object_store import ObjectStore
 from raysync.engine.backend import Failure
-from raysync.engine.messages import ApplyCall, StepCall
+from raysync.engine.messages import (
+    ApplyCall,
+    BackwardCall,
+    ForgetCall,
+    ForwardCall,
+    RestoreCall,
+    SavedCall,
+    StepCall,
+    WorkerStateCall,
+    decode,
+)
 from raysync.step_fault import StepFault
 from tests.builders.messages import tells
 from tests.fakes.calls import FakeRay, Reference, Views, remote
 
 LOST = ObjectLostError("0" * 40, None, "")
 IDS = {"0a": "w-0#1", "0b": "server"}
+REPORT = Reference([0.5, 1.0])
 
 
 @pytest.fixture
@@ -36,11 +47,18 @@ def ray(monkeypatch):
 
 
 def backend_of(
-    worker=None, servers=1, respawns=None, views=None, site="here", receives=True, **more
+    worker=None,
+    servers=1,
+    server=None,
+    respawns=None,
+    views=None,
+    site="here",
+    receives=True,
+    **more,
 ):
     receiver = SimpleNamespace(receive=remote(lambda part: Reference(at=5.0)))
     shards = Shards(
-        [SimpleNamespace() for _ in range(servers)],
+        [server] * servers,
         [f"server-{index}" for index in range(servers)],
         ["here", "there", "elsewhere"][:servers],
         [receiver if receives else None] * servers,
@@ -65,6 +83,16 @@ def backend_of(
     )
 
 
+def worker_of(*returned):
+    """A worker whose calls all return the same: the parts of its gradient, and its report."""
+    return SimpleNamespace(call=remote(lambda data, *parts: list(returned)))
+
+
+def answer_of(*returned):
+    """The answer of a worker's step."""
+    return backend_of(worker_of(*returned)).call("w-0#1", StepCall(0, 8)).answer
+
+
 def died(actor_id):
     error = ActorDiedError()
     error.actor_id = actor_id
@@ -86,22 +114,17 @@ DEATH = ActorDiedErrorContext(
 
 
 def test_of_the_death_of_an_actor_one_line_is_told_and_whether_its_node_is_gone(ray):
-    step = remote(lambda fields: [Reference(), Reference(ActorDiedError(DEATH))])
-    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", StepCall(0, 8)).answer
+    answer = answer_of(Reference(), Reference(ActorDiedError(DEATH)))
     assert answer.with_node
     assert "\n" not in answer.reason
     assert "0f" in answer.reason, "Ray's own words"
-    step = remote(lambda fields: [Reference(), Reference(died("0a"))])
-    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", StepCall(0, 8)).answer
-    assert not answer.with_node
+    assert not answer_of(Reference(), Reference(died("0a"))).with_node
 
 
 def test_an_error_of_its_own_that_kept_an_actor_from_starting_is_told_whole(ray):
     text = "my line 1\n\tindented\nmy line 3"
     mine = RayTaskError("__init__", text, ValueError("mine"), "", 1, "", "", "0a")
-    step = remote(lambda fields: [Reference(), Reference(ActorDiedError(mine))])
-    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", StepCall(0, 8)).answer
-    assert text in answer.reason
+    assert text in answer_of(Reference(), Reference(ActorDiedError(mine))).reason
 
 
 @pytest.mark.parametrize(
@@ -118,8 +141,7 @@ def test_an_error_of_its_own_that_kept_an_actor_from_starting_is_told_whole(ray)
     ids=lambda value: type(value).__name__,
 )
 def test_a_failure_names_the_actor_that_it_came_from(ray, error, failure):
-    step = remote(lambda fields: [Reference(), Reference(error)])
-    backend = backend_of(SimpleNamespace(step=step))
+    backend = backend_of(worker_of(Reference(), Reference(error)))
     call = backend.call("w-0#1", StepCall(0, 8))
     assert isinstance(call.answer, Failure)
     assert (call.answer.kind, call.answer.actor) == failure
@@ -141,22 +163,20 @@ def test_a_full_object_store_is_nobodys_code_and_is_named_with_its_size(
         for size in sizes
     ]
     monkeypatch.setattr(full_object_store, "ray", SimpleNamespace(nodes=lambda: nodes))
-    step = remote(lambda fields: [Reference(), Reference(passed_on(error))])
-    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", StepCall(0, 8)).answer
+    answer = answer_of(Reference(), Reference(passed_on(error)))
     assert answer.kind == "other", "the run goes on from its checkpoint"
     assert tells(answer.reason, says)
 
 
 def test_an_actor_that_came_back_is_known_by_its_new_id(ray):
-    step = remote(lambda fields: [Reference(), Reference(died("0c"))])
     post = SimpleNamespace(
         spawn=lambda slot, life: (
-            SimpleNamespace(step=step),
+            worker_of(Reference(), Reference(died("0c"))),
             Reference(SimpleNamespace(actor_id="0c", node_id="here")),
         )
     )
     backend = backend_of(respawns=post)
-    assert not isinstance(backend.spawn("w-0#2").answer, Failure)
+    assert not isinstance(backend.processes.spawn("w-0#2").answer, Failure)
     assert backend.call("w-0#2", StepCall(0, 8)).answer.actor == "w-0#2"
 
 
@@ -167,36 +187,71 @@ def test_a_worker_takes_its_turn_until_it_is_ready_and_is_asked_to_leave_with_it
     ready = Reference(SimpleNamespace(actor_id="0c", node_id="here"))
     backend = backend_of(respawns=SimpleNamespace(spawn=lambda *_: ("w", ready)), views=views)
     told = []
-    backend.watch_nodes(told.append, lambda *lost: told.append(lost))
-    call = backend.spawn("w-0#2")
-    assert backend.availability("w-0#3") == "busy"
+    backend.processes.watch_nodes(told.append, lambda *lost: told.append(lost))
+    call = backend.processes.spawn("w-0#2")
+    assert backend.processes.availability("w-0#3") == "busy"
     assert not isinstance(call.answer, Failure)
-    assert backend.availability("w-0#3") == "free"
+    assert backend.processes.availability("w-0#3") == "free"
     backend.wait()
     assert told == []
     views.view = NodeView({0: "here"}, {"here": 1}, {"here"})
     backend.wait()
     assert told == ["w-0#1", "w-0#2"]
     monkeypatch.setattr(ray, "kill", lambda actor: None, raising=False)
-    backend.kill("w-0#2")
+    backend.processes.kill("w-0#2")
     assert views.refreshed == 1
-
-
-def steps(*parts):
-    return SimpleNamespace(step=remote(lambda fields: [*parts, Reference([0.5, 1.0])]))
 
 
 def test_a_gradient_has_arrived_once_its_parts_are_on_the_nodes_of_their_shards(ray):
     parts = Reference(b"1"), Reference(b"2"), Reference(b"3")
-    backend = backend_of(steps(*parts), servers=3, site="elsewhere")
+    backend = backend_of(worker_of(*parts, REPORT), servers=3, site="elsewhere")
     call = backend.call("w-0#1", StepCall(0, 8))
     assert call.answer == [0.5, 1.0]
-    first, other = backend.deliver(call, "server")  # the third part is where its shard is
+    first, other = backend.transit.deliver(call, "server")  # the third part is where its shard is
     assert not backend.is_done(first), "it is computed, and not there"
     assert not backend.is_done(other)
     ray.now = 5.0
     assert backend.is_done(first)
     assert backend.is_done(other)
+
+
+class Counting:
+    """An actor whose calls return as many references as they are asked for."""
+
+    def __init__(self):
+        self.call = self
+
+    def options(self, num_returns, name):
+        def call(data, *parts):
+            returned = [Reference((decode(data), index)) for index in range(num_returns)]
+            return returned if num_returns > 1 else returned[0]
+
+        return SimpleNamespace(remote=call)
+
+
+CALLS = {
+    "w-0#1": [StepCall(0, 8), WorkerStateCall(0), RestoreCall(), BackwardCall(1), ForwardCall(1)],
+    "server": [ApplyCall(None), ApplyCall(None, publishes=True), ForgetCall("w"), SavedCall("x")],
+}
+
+
+@pytest.mark.parametrize(("actor", "messages"), CALLS.items(), ids=CALLS)
+def test_a_call_leaves_the_values_of_its_message_and_a_report(ray, actor, messages):
+    """A gradient has a part for each shard, and what a server leaves has one of each; Ray's method
+    of one message is not that of another.
+    """
+    backend = backend_of(Counting(), servers=3, server=Counting())
+    for message in 2 * messages:
+        call, indices = backend.call(actor, message), iter(range(10))
+        for number in range(message.value_count):
+            values = [reference.value for reference in call.value(number)]
+            if actor == "server":
+                assert values == [(message, next(indices))] * 3
+            else:
+                parts = 3 if message.row.is_push and number == 0 else 1
+                assert values == [(message, next(indices)) for _ in range(parts)]
+        last = message, next(indices)
+        assert {reference.value for reference in call.report} == {last}
 
 
 @pytest.mark.parametrize(
@@ -208,15 +263,15 @@ def test_a_gradient_has_arrived_once_its_parts_are_on_the_nodes_of_their_shards(
     ],
 )
 def test_nothing_is_brought_within_a_node_or_if_ray_sends_it_along(ray, where):
-    backend = backend_of(steps(Reference()), **where)
-    assert backend.deliver(backend.call("w-0#1", StepCall(0, 8)), "server") == ()
+    backend = backend_of(worker_of(Reference(), REPORT), **where)
+    assert backend.transit.deliver(backend.call("w-0#1", StepCall(0, 8)), "server") == ()
 
 
 def test_an_emulated_link_delays_the_arrival_and_a_fault_delays_it_more(ray):
-    backend = backend_of(steps(Reference()), **{"w-0": 3.0})
+    backend = backend_of(worker_of(Reference(), REPORT), **{"w-0": 3.0})
     arrived = []
     for number, message in enumerate((StepCall(0, 8), StepCall(1, 8, StepFault(latency_s=2.0))), 1):
-        [arrival] = backend.deliver(backend.call("w-0#1", message), "server")
+        [arrival] = backend.transit.deliver(backend.call("w-0#1", message), "server")
         backend.watch(arrival, lambda began: arrived.append((began, backend.now)), backend.now)
         while len(arrived) < number:
             assert not backend.is_done(arrival)
@@ -231,11 +286,8 @@ def test_an_emulated_link_delays_the_arrival_and_a_fault_delays_it_more(ray):
 def test_a_report_is_due_every_second_while_nothing_happens_and_sooner_when_something_does(
     ray, watches
 ):
-    backend, reports = (
-        backend_of(SimpleNamespace(step=remote(lambda fields: [Reference(), Reference(at=100.0)]))),
-        [],
-    )
-    happened = []
+    backend = backend_of(worker_of(Reference(), Reference(at=100.0)))
+    reports, happened = [], []
     if watches:
         backend.watch(backend.call("w-0#1", StepCall(0, 8)), happened.append, "answered")
     backend.schedule(4.1, happened.append, "scheduled")
@@ -271,14 +323,14 @@ def test_what_a_repeated_call_reads_is_held_until_it_is_done(ray, monkeypatch):
     monkeypatch.setattr(shards_module, "actor_id", id)
 
     def spawn(name, life):
-        apply = remote(lambda data, *parts: [Reference(at=3.0), Reference(at=3.0)])
-        return SimpleNamespace(apply=apply), Reference()
+        apply = remote(lambda data, *parts: Reference(at=3.0))
+        return SimpleNamespace(call=apply), Reference()
 
-    step = remote(lambda fields, into: [Reference(), Reference()])
+    step = remote(lambda data, into: [Reference(), Reference()])
     backend = backend_of(
-        SimpleNamespace(step=step), respawns=SimpleNamespace(spawn=spawn), transport=Lending()
+        SimpleNamespace(call=step), respawns=SimpleNamespace(spawn=spawn), transport=Lending()
     )
-    backend.restart("server", freezes=True)
+    backend.processes.restart("server", freezes=True)
     gradient = backend.call("w-0#1", StepCall(0, 8))
     held = weakref.ref(gradient.leases[0])
     backend.repeat(None, "server", ApplyCall(None), [gradient])

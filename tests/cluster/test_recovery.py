@@ -75,7 +75,7 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
     undisturbed, said = run(**SETTINGS | local), []
 
     def kill_server(actor_group):
-        kill_one("Server")
+        kill_one("server")
 
     def kill_controller(actor_group):
         ray_cluster.kill(actor_group.controller)
@@ -129,10 +129,10 @@ def test_killed_processes_leave_no_shared_memory(ray_cluster, session, run):
     """A worker and the server, which come back; the controller is killed when the session ends."""
     before, during = users_of_shared_memory(), []
 
-    def kill(title):
+    def kill(target):
         def strike(actor_group):
             during.append(users_of_shared_memory() - before)
-            kill_one(title)
+            kill_one(target)
 
         return strike
 
@@ -140,7 +140,7 @@ def test_killed_processes_leave_no_shared_memory(ray_cluster, session, run):
         **LONGER | {"workload": {"samples": 4800}},
         paradigm="asp",
         cluster={"transport": "shared-memory", "restarts": {"backoff_s": 0.1}},
-        strikes={0.1: kill("Worker"), 0.4: kill("Server")},
+        strikes={0.1: kill("worker"), 0.4: kill("server")},
     )
     assert record.summary["status"] == "finished"
     assert replays(record)

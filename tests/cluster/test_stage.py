@@ -1,40 +1,55 @@
 """The actor of a stage, without Ray."""
 
-from types import SimpleNamespace
-
 import pytest
 import torch
+from torch import nn
 
-from raysync import config
-from raysync.cluster.actors import stage_actor as stage_module
-from raysync.cluster.actors.actor_spec import Role
-from raysync.cluster.actors.stage_actor import StageActor
-from raysync.cluster.actors.threads import Threads
-from raysync.emulation.step_time import StepTime
-from raysync.engine.messages import BackwardCall
+from raysync.cluster.actors.stage_actor import Stage
+from raysync.cluster.transports.payloads import outgoing
+from raysync.engine.messages import BackwardCall, ForwardCall
+from raysync.programs.stage import StageProgram
+from tests.builders.actors import begun
+from tests.fakes.clock import FakeClock
+
+SETTINGS = {
+    "data": {"name": "digits", "train_samples": 100},
+    "batch_size": 8,
+    "paradigm": {"name": "decoupled", "modules": 2, "groups": 1},
+}
+ACTIVATION = torch.ones(8, 64)
+PASSES = [
+    [(ForwardCall(1), []), (BackwardCall(1), [ACTIVATION])],
+    [(BackwardCall(1), [ACTIVATION])],
+]
 
 
-@pytest.mark.parametrize(
-    ("device_s", "step_s", "busy_s"),
-    [(0.0, None, 3.0), (1.0, None, 1.0), (1.0, 8.0, 4.0), (0.0, 8.0, 4.0)],
-    ids=["on a CPU", "on a GPU", "an emulated one on a GPU", "an emulated one on a CPU"],
-)
+@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("on_gpu", [False, True])
+@pytest.mark.parametrize("step_s", [None, 80.0])
 def test_a_stage_is_busy_while_it_computes_and_not_while_a_gpu_copies(
-    monkeypatch, device_s, step_s, busy_s
+    monkeypatch, stage, on_gpu, step_s
 ):
-    """The call takes 3 s, of which a GPU computes for 1 s; the stage is half of the network."""
-    clock = [0.0]
+    """It reports all passes since its last push. Its layer takes 3 s, and a GPU 1 s of each pass;
+    the stage is half of the network.
+    """
+    clock = FakeClock(monkeypatch)
 
-    def sleep(seconds):
-        clock[0] += max(0.0, seconds)
+    class Slow(nn.Linear):
+        def forward(self, x):
+            clock.sleep(3.0)
+            return super().forward(x)[:, : self.outputs]
 
-    monkeypatch.setattr(stage_module, "now_s", lambda: clock[0])
-    monkeypatch.setattr(stage_module, "sleep_s", sleep)
-    stage = StageActor(threads=Threads(torch.get_num_threads()), role=Role("stage"))
-    group = config.WorkerGroup(step_s=step_s)
-    stage._batch_size, stage._share = 8, 0.5
-    stage._step_time = StepTime(group, 0, "w-0", 8)
-    stage._work = SimpleNamespace(device_s=device_s)
-    with stage._timed(BackwardCall(1), 1.0, travels=False):
-        sleep(3.0)
-    assert stage._busy_s == pytest.approx(busy_s)
+    def model():
+        layers = [Slow(64, 64), Slow(64, 64)]
+        layers[0].outputs, layers[1].outputs = 64, 10
+        return nn.Sequential(nn.Flatten(), *layers)
+
+    settings = SETTINGS | {"workers": [{"name": "w", "count": 2, "step_s": step_s}]}
+    actor, _ = begun(monkeypatch, Stage, settings, number=stage - 1, model=model)
+    if on_gpu:
+        monkeypatch.setattr(StageProgram, "device_s", 1.0)
+    clock.now, passes = 0.0, PASSES[stage - 1]
+    for message, inputs in 2 * passes:  # the second push has none of the first
+        _, report = actor.execute(message, [outgoing(each)[0] for each in inputs])
+    computed_s = 1.0 * len(passes) if on_gpu else 3.0
+    assert report.busy_s == pytest.approx(computed_s if step_s is None else 0.5 * step_s)

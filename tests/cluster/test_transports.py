@@ -9,10 +9,11 @@ from raysync.cluster import session as session_module
 from raysync.cluster.transports.object_store import ObjectStorePlan
 from raysync.cluster.transports.payloads import incoming
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
-from raysync.cluster.transports.transport import CallRequest, Sites, Writers
+from raysync.cluster.transports.transport import Sites, Writers
 from raysync.core.journal import Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, PublishCall, StepCall
 from tests.builders.cluster import pid_of
+from tests.builders.requests import request
 from tests.fakes.file_transport import NAME, FilePlan
 
 STEP, PUBLISH = StepCall(0, 8), PublishCall(0, 0)
@@ -96,12 +97,10 @@ def test_the_parts_of_a_vector_are_those_of_a_tensor(name, tmp_path_factory, dat
     assert [part.tolist() for part in parts] == [part.tolist() for part in whole.split(lengths)]
 
 
-def test_a_call_that_only_ray_can_carry_is_carried_by_ray(plan):
+def test_a_call_that_only_ray_can_carry_is_left_to_ray(plan):
     transport = begun(plan)
     transport.attach(lambda reference: None)
-    issued = object()
-    request = CallRequest("server", None, ForgetCall("a#1"), (), (), None)
-    assert transport.call(request, lambda: issued) is issued
+    assert transport.call(request(ForgetCall("a#1"))) is None
     transport.close()
 
 

@@ -4,7 +4,6 @@ import threading
 from collections import deque
 from concurrent.futures import Future
 from contextlib import closing
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,13 +11,9 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 
-from raysync import config
 from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.actors import worker as worker_module
-from raysync.cluster.actors.actor_spec import Role
-from raysync.cluster.actors.threads import Threads
-from raysync.cluster.actors.worker import Worker
-from raysync.cluster.layout import spec_of
+from raysync.cluster.actors import worker_actor as worker_module
+from raysync.cluster.actors.worker_actor import Worker
 from raysync.cluster.node_watch import NodeView, WorkerNodes
 from raysync.cluster.ray_backend import RayBackend
 from raysync.cluster.shards import Shards
@@ -29,7 +24,7 @@ from raysync.cluster.transports.shared.shared_memory import SharedPlan, slots_of
 from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.cluster.transports.transport import Writers
 from raysync.engine.messages import PublishCall, StepCall
-from raysync.training.preparation import prepare
+from tests.builders.actors import begun
 from tests.fakes.calls import FakeRay, Views
 
 SIZE = 3000  # numbers, on several pages
@@ -45,10 +40,10 @@ class Published:
     """Vectors in slots that are mapped by themselves, as those of large models are."""
 
     def __init__(self, size=SIZE):
-        self._slots = Slots(4 * size, segment_bytes=1, kind=SharedVector)
+        self.slots = Slots(4 * size, segment_bytes=1, kind=SharedVector)
 
     def publish(self, vector):
-        lease = self._slots.lease()
+        lease = self.slots.lease()
         tensor(MAPPINGS.begin_write(lease.handle))[:] = vector
         MAPPINGS.finish_write(lease.handle)
         return lease
@@ -83,7 +78,7 @@ def test_they_are_what_a_copy_would_be_whatever_is_published_and_written(steps):
         assert torch.equal(kept, copy[SIZE // 2 :])
         for lease in held:
             assert set(tensor(MAPPINGS.read(lease.handle)).tolist()) == {values[lease.handle]}
-    assert len(published._slots.segments) <= 4
+    assert len(published.slots.segments) <= 4
 
 
 def test_weights_that_are_overwritten_are_an_error():
@@ -132,11 +127,8 @@ class Writing(nn.Module):
         self.layers = nn.Sequential(nn.Linear(64, 1000), nn.Tanh(), nn.Linear(1000, 1000))
         self.last = nn.Linear(1000, 10)
         self.norm = nn.BatchNorm1d(1000)
-        self.access, self.begun = access, []
+        self.access, self.begun, self.then = access, [], lambda: None
         self.passes, self.view = 0, None
-
-    def begin(self):
-        self.begun.append(True)
 
     def forward(self, x):
         if not self.begun:  # it is only tried
@@ -146,7 +138,9 @@ class Writing(nn.Module):
             self.view = self.layers[2].weight.data
         if self.passes == 3:
             self.write()
-        return self.last(self.norm(self.layers(x.flatten(1)))) * (1 + self.view[:2].mean())
+        output = self.last(self.norm(self.layers(x.flatten(1)))) * (1 + self.view[:2].mean())
+        self.then()
+        return output
 
     def write(self):
         for parameter in self.parameters():
@@ -160,28 +154,27 @@ class Writing(nn.Module):
 
 @pytest.fixture
 def worker_over(monkeypatch):
-    """Returns a worker that is ready for a run over a transport, and the size of its vectors."""
-    monkeypatch.setattr(
-        worker_module, "current_place", lambda devices: SimpleNamespace(devices=devices)
-    )
-    monkeypatch.setattr(worker_module, "ready_devices", lambda group, count: ["cpu"] * count)
-    monkeypatch.setattr(worker_module, "log_ready", lambda *_: None)
+    """Returns a worker that is ready for a run over a transport, its module, and the size of its
+    vectors, which are as large as its pushes.
+    """
     monkeypatch.setattr(worker_module, "warm_up", lambda key, make: None)
 
     def worker_over(transport, access="", **group):
-        described = {
+        modules = []
+
+        def model():
+            modules.append(Writing(access))
+            return modules[-1]
+
+        settings = {
             "data": {"name": "digits", "train_samples": 100},
             "batch_size": 8,
             "workers": [{"name": "w", "count": 1, **group}],
             "cluster": {"transport": transport},
         }
-        training = prepare(config.validate(described), Writing(access))
-        paradigm = training.experiment.make(training.experiment.paradigm)
-        spec = spec_of(training, paradigm)
-        worker = Worker(Threads(1), Role("worker-0", *spec.slots))
-        worker.reset(spec, training.model)
-        worker._computation.gradient.model.module.begin()
-        return worker, training.vector_bytes // 4
+        worker, training = begun(monkeypatch, Worker, settings, model=model)
+        modules[-1].begun.append(True)
+        return worker, modules[-1], training.push_bytes // 4
 
     return worker_over
 
@@ -191,22 +184,29 @@ def vectors(size, count=6):
     return [0.05 * torch.randn(size, generator=generator) for _ in range(count)]
 
 
-def gradients(worker, payloads):
+def weights_of(module):
+    return nn.utils.parameters_to_vector(module.parameters()).detach()
+
+
+def gradients(worker, module, size, payloads):
     """The gradients of steps, and the weights that each left; no payload: it pulls nothing."""
-    slots = slots_of(4 * sum(worker._computation.gradient.wire.sizes))
+    slots = slots_of(4 * size)
     for clock, payload in enumerate(payloads):
         lease = slots.lease()
-        part, _ = worker.step(StepCall(clock, 8), *payload, into=lease.handle)
-        yield bytes(MAPPINGS.read(part)), worker._computation.gradient.model.weights.clone()
+        [part], _ = worker.execute(StepCall(clock, 8), payload, lease.handle)
+        yield bytes(MAPPINGS.read(part)), weights_of(module)
 
 
+@pytest.mark.parametrize("devices", [1, 2])
 @pytest.mark.parametrize("access", ["", "data"])
 def test_gradients_are_those_of_copied_weights_also_of_a_model_that_writes_to_them(
-    worker_over, access
+    worker_over, access, devices
 ):
-    """It writes in a step without a pull, after which two slots are used again."""
-    copying, size = worker_over("object-ref", access)
-    in_place, _ = worker_over("shared-memory", access)
+    """It writes in a step without a pull, after which two slots are used again. Further devices
+    copy the weights from where they are.
+    """
+    *copying, size = worker_over("object-ref", access, devices_per_worker=devices)
+    *in_place, _ = worker_over("shared-memory", access, devices_per_worker=devices)
     assert 4 * size >= LEAST_BYTES
     made, pulls = vectors(size), [True, True, False, False, True, True, True, False]
     published, left = Published(size), deque(maxlen=2)
@@ -220,59 +220,42 @@ def test_gradients_are_those_of_copied_weights_also_of_a_model_that_writes_to_th
         left.append(published.publish(vector))
         return left[-1].handle
 
-    expected = gradients(copying, over(lambda vector: outgoing(vector)[0]))
-    found = gradients(in_place, over(handle_of))
+    expected = gradients(*copying, size, over(lambda vector: outgoing(vector)[0]))
+    found = gradients(*in_place, size, over(handle_of))
+    writes = []
     for (gradient, weights), (other, others_weights) in zip(found, expected, strict=True):
         assert gradient == other
         assert torch.equal(weights, others_weights)
-    assert len(published._slots.segments) <= 3
+        writes.append(weights.abs().max() <= 0.01)
+    assert writes[2] == (access == "data")
+    assert len(published.slots.segments) <= 3
     for lease, vector in zip(left, made[3:5], strict=True):
         assert torch.equal(tensor(MAPPINGS.read(lease.handle)), vector)
-    used = in_place._computation.gradient.model.weights
     tensor(MAPPINGS.begin_write(left[-1].handle))[7] = 123.0
-    assert used[7] == 123.0, "they are in place again"
-    assert copying._pulled._in_place is None
+    assert weights_of(in_place[1])[7] == 123.0, "they are in place again"
 
 
 def test_a_model_that_begins_to_write_to_its_weights_ends_the_run(worker_over):
-    worker, size = worker_over("object-ref", "no_grad")
-    steps = gradients(worker, [[outgoing(vector)[0]] for vector in vectors(size, 3)])
+    worker, module, size = worker_over("object-ref", "no_grad")
+    payloads = [outgoing(vector) for vector in vectors(size, 3)]
     with pytest.raises(ActorError, match="layers.0.weight"):
-        list(steps)
+        list(gradients(worker, module, size, payloads))
 
 
-def test_a_step_whose_weights_are_overwritten_fails_and_leaves_no_gradient(
-    monkeypatch, worker_over
-):
-    worker, size = worker_over("auto")
+def test_a_step_whose_weights_are_overwritten_fails_and_leaves_no_gradient(worker_over):
+    worker, module, size = worker_over("auto")
     published = Published(size)
     [first, second, *_] = vectors(size)
-    lease, into = (
-        published.publish(first),
-        slots_of(4 * sum(worker._computation.gradient.wire.sizes)).lease(),
-    )
-    compute = worker._computation.gradient.compute
+    lease, into = published.publish(first), slots_of(4 * size).lease()
 
-    def computing(*arguments):
-        loss = compute(*arguments)
+    def overwrite():
         tensor(MAPPINGS.begin_write(lease.handle))[:] = second
-        return loss
 
-    monkeypatch.setattr(worker._computation.gradient, "compute", computing)
+    module.then = overwrite
     with pytest.raises(ActorError, match="TornVector"):
-        worker.step(StepCall(0, 8), lease.handle, into=into.handle)
+        worker.execute(StepCall(0, 8), [lease.handle], into.handle)
     with pytest.raises(TornVector):
         MAPPINGS.read(into.handle)
-
-
-def test_further_devices_copy_the_weights_from_where_they_are(worker_over):
-    worker, size = worker_over("shared-memory", devices_per_worker=2)
-    published, into = Published(size), Published(size).publish(0.0)
-    for vector in vectors(size, 3):
-        lease = published.publish(vector)
-        worker.step(StepCall(0, 8), lease.handle, into=into.handle)
-        for replica in worker._computation.gradient._replicas:
-            assert torch.equal(replica.model.weights, vector[: replica.model.size])
 
 
 # ---- the driver ----
@@ -297,11 +280,8 @@ class Actor:
         threading.Thread(target=service.run, args=(self,), daemon=True).start()
         return Serving()
 
-    def publish(self, fields, into):
-        return into
-
-    def step(self, fields, *weights, into):
-        return into, [0.5, 1.0]
+    def execute(self, message, inputs, into):
+        return [into], None
 
 
 class Driving:
@@ -346,7 +326,7 @@ class Driving:
         self.done(self.backend.call(worker, StepCall(0, 8)))
 
     def lose(self, worker):
-        self.backend.kill(worker)
+        self.backend.processes.kill(worker)
         self.used.pop(worker, None)
 
 

@@ -19,7 +19,7 @@ from raysync.engine.parameter_server import ServerState
 from raysync.engine.server_log import MAX_UPDATES, ServerLog
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
-from raysync.virtual.processes import ProcessEnd
+from raysync.virtual.virtual_processes import ProcessEnd
 from tests.builders.paradigms import VARIANTS
 from tests.builders.virtual import DATA, replayed, weights_of
 
@@ -140,7 +140,7 @@ def test_whatever_it_takes_no_push_is_lost_or_applied_twice(
     )
     assert set(pushed.values()) == {1}
     assert all(worker.endswith("#1") for worker, _ in pushed), "no worker is blamed for it"
-    assert other.backend._processes["server"].actor._server.version == roster.version
+    assert other.backend.processes.of_actor["server"].actor.state()["version"] == roster.version
     marks = [[line.mark for line in told(each, Evaluation)] for each in (lines, others)]
     assert marks[0] == marks[1]
     if paradigm == "bsp":

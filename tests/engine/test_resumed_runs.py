@@ -14,10 +14,11 @@ from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, Resumed
+from raysync.engine.evaluations import EVALUATOR
+from raysync.step_fault import NO_FAULT
 from raysync.training.preparation import prepare
-from raysync.virtual.actors import EvaluatorActor
 from raysync.virtual.engine import driver_of
-from raysync.virtual.processes import ProcessEnd
+from raysync.virtual.virtual_processes import ProcessEnd, VirtualProcesses
 from tests.builders.paradigms import LOCAL, VARIANTS, WRAPPERS, nested
 from tests.builders.plans import plans
 from tests.builders.virtual import DATA, cut_task, interrupted, replayed, resumed, timed, weights_of
@@ -108,8 +109,16 @@ def with_statistics():
 @pytest.fixture(scope="module", autouse=True)
 def _slow_evaluations():
     """Some are pending at any cut."""
+    start = VirtualProcesses.start
+
+    def started(processes, name):
+        process = start(processes, name)
+        if name == EVALUATOR:
+            process.cost = lambda *_: (0.7, 0.0, NO_FAULT, NO_FAULT, None)
+        return process
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EvaluatorActor, "cost", lambda *_: (0.7, 0.0, 0.0, 0.0, None))
+        patch.setattr(VirtualProcesses, "start", started)
         yield
 
 

@@ -7,10 +7,10 @@ is the number of the version that it was computed on. So every actor can be aske
 import re
 from collections import defaultdict
 from math import inf
+from weakref import WeakKeyDictionary
 
 import torch
 
-from raysync.decoupled.plan import plan_of
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.backend import Failure
 from raysync.engine.driver import Driver
@@ -25,15 +25,14 @@ from raysync.engine.messages import (
     StepReport,
 )
 from raysync.engine.topology import SERVER
-from raysync.paradigms.decoupled import Decoupled
+from raysync.programs.building import spec_of
 from raysync.programs.server import ServerProgram
 from raysync.step_fault import NO_FAULT
-from raysync.virtual.data_parallel import DataParallelRun
-from raysync.virtual.pipelined import PipelinedRun
 from raysync.virtual.actors import VirtualActor
-from raysync.virtual.calls import VirtualCall
-from raysync.virtual.processes import ProcessEnd
+from raysync.virtual.engine import run_of
 from raysync.virtual.virtual_backend import VirtualBackend
+from raysync.virtual.virtual_calls import VirtualCall
+from raysync.virtual.virtual_processes import ProcessEnd
 
 LOST = Failure("lost", "what it needs was lost with the node that held it")
 
@@ -41,6 +40,11 @@ LOST = Failure("lost", "what it needs was lost with the node that held it")
 def arriving(at, answer=None):
     """What brings a gradient, there at that time; infinity: never."""
     return VirtualCall(at, answer=answer)
+
+
+def push_of(worker, message):
+    """The push that a call of a worker ends with, as (worker, clock)."""
+    return worker, message.batch - isinstance(message, BackwardCall)
 
 
 class Versions:
@@ -55,7 +59,7 @@ class Versions:
         self.vectors.append([int(vector) for vector in vectors])
 
     def publish(self, replica):
-        return torch.tensor(float(len(self.plans)))
+        return torch.tensor([float(len(self.plans))])
 
     def forget(self, worker):
         pass
@@ -120,10 +124,6 @@ class Incidents:
                 return
         raise AssertionError(f"{line!r} is none of {list(PHRASES)}")
 
-    def schedule_deadline(self, at, happens, argument):
-        """Here actors may be silent, as on Ray."""
-        self._backend.schedule(at, happens, argument)
-
     @property
     def delivers(self):
         """Whether gradients travel, so that they may be late or lost."""
@@ -171,7 +171,7 @@ PHRASES = {
 class World:
     """The virtual backend, with incidents."""
 
-    def __init__(self, run, incidents, faults):
+    def __init__(self, run, incidents):
         self.calls, self.log, self.killed, self.servers = [], [], [], {}
         """Calls as they were issued, as they were performed, and who was killed."""
         self._run, self._incidents = run, incidents
@@ -179,8 +179,8 @@ class World:
             run.networks(), self._make, computes=True, ends=incidents.ends
         )
         self.restarts, self.spawned = 0, []
-        self._gradients = {}
-        """Call -> its worker and clock."""
+        self.live = WeakKeyDictionary()
+        """Call -> its actor and message, while anything refers to the call."""
         self._dead = set()
 
     def __getattr__(self, name):
@@ -211,17 +211,18 @@ class World:
         assert actor not in self._dead, f"{message} for {actor}, which was killed"
         self.calls.append((self.now, actor, message))
         call = self._backend.call(actor, message, inputs)
-        match message:
-            case StepCall(batch=clock):
-                self._gradients[call] = actor, clock
-            case BackwardCall(batch=batch):
-                self._gradients[call] = actor, batch - 1
-            case ApplyCall(plan=plan) if plan.version in self._incidents.lost_updates:
-                call.answer = LOST
+        self.live[call] = actor, message
+        if isinstance(message, ApplyCall) and message.plan.version in self._incidents.lost_updates:
+            call.answer = LOST
         return call
 
+    @property
+    def held(self):
+        """The pushes whose gradients anything refers to, as (worker, clock)."""
+        return {push_of(*called) for called in self.live.values() if called[1].row.is_push}
+
     def deliver(self, value, actor):
-        whose, its = self._gradients[value], self._incidents
+        whose, its = push_of(*self.live[value]), self._incidents
         upload_s = its.uploads_s.get(whose, 0.0)
         first = arriving(self.now + upload_s, LOST if whose in its.lost else None)
         if whose not in its.shards:
@@ -281,23 +282,18 @@ class World:
         )
         if name.startswith(SERVER):
             store = self.servers[name] = Versions()
-            actor = VirtualActor(actor.site, actor, ServerProgram(store))
+            actor = VirtualActor(actor.site, actor.cost, ServerProgram(store))
         return Performer(self, name, actor, self._incidents.raises_at.get(name))
 
 
 def driver_in(training, paradigm, incidents):
     """A driver that has not begun, and its world as `driver.backend`."""
-    experiment = training.experiment
-    assert experiment.timing == "only", "nothing is trained here"
-    run = (
-        PipelinedRun(plan_of(training, paradigm))
-        if isinstance(paradigm, Decoupled)
-        else DataParallelRun(training, paradigm)
-    )
+    experiment, spec = training.experiment, spec_of(training, paradigm)
+    assert not spec.trains, "nothing is trained here"
     faults = FaultPlan(experiment)
-    world = World(run, incidents, faults)
+    world = World(run_of(spec, training.model), incidents)
     return Driver(
-        run.topology(world, faults),
+        spec.topology.topology(world, experiment, faults),
         world,
         experiment,
         faults,

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 from ray.exceptions import GetTimeoutError
 
-from raysync.cluster import calls as calls_module, ray_backend as backend_module
+from raysync.cluster import calls as calls_module, ray_backend, ray_processes
 from raysync.cluster.transports import object_store
 
 
@@ -24,9 +24,9 @@ class FakeRay:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        for module in (backend_module, calls_module, object_store):
+        for module in (ray_backend, ray_processes, calls_module, object_store):
             monkeypatch.setattr(module, "ray", self)
-        monkeypatch.setattr(backend_module, "now_s", lambda: self.now)
+        monkeypatch.setattr(ray_backend, "now_s", lambda: self.now)
         monkeypatch.setattr(object_store, "sleep_s", partial(self.wait, [], 1, fetch_local=False))
 
     def wait(self, references, num_returns=1, timeout=inf, *, fetch_local=True):

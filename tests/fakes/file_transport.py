@@ -14,7 +14,6 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from raysync.cluster.transports.object_store import ObjectStore
-from raysync.engine.messages import ApplyCall, PublishCall, StepCall
 from raysync.training.server.vector_parts import spans
 
 NAME = "files"
@@ -68,12 +67,9 @@ class FileTransport(ObjectStore):
         return spans(writers.vector_bytes // 4, len(writers.servers))
 
     def reserve(self, actor, message, node):
-        match message:
-            case StepCall():
-                return (self._lease(self._push),)
-            case PublishCall() | ApplyCall(publishes=True):
-                return tuple(map(self._lease, self._parts))
-        return ()
+        if not (message.row.is_hot and message.value_count):
+            return ()
+        return tuple(map(self._lease, [self._push] if message.row.is_push else self._parts))
 
     def _lease(self, size):
         # A name of its own: the leases of the run before may end in the midst of this one.

@@ -297,8 +297,7 @@ def test_replicas_with_optimizers_of_their_own_keep_a_constant():
     flat = FlatModel(module)
     matrix = [[1 / 3] * 3] * 3
     gossip = Gossip(flat, Update(lr=0.1), matrix, "weight", 1)
-    for store, worker in zip(gossip._stores, WORKERS, strict=True):
-        store.apply(update_plan([1], [worker]), [flat.initial()])
+    gossip.apply(update_plan([1] * 3, WORKERS, replicas=[0, 1, 2]), [flat.initial()] * 3)
     other = Odd()
     FlatModel(other).read_buffers(gossip.publish(MEAN))
     assert buffers_of(other) == buffers_of(module)

@@ -14,6 +14,7 @@ from raysync.config import Update
 from raysync.errors import ConfigError
 from raysync.training.preparation import prepare
 from raysync.training.server.parameter_store import ParameterStore
+from raysync.training.server.vector_parts import spans
 from raysync.training.worker.codecs import BLOCK, LEVELS, codec_of
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.gradient import GradientComputation
@@ -111,11 +112,12 @@ def test_with_error_feedback_nothing_is_lost(name, parameters, buffers, shards, 
     for push in range(pushes):
         vector = vector_of(parameters + buffers, push)
         encoded = wire.encode(vector, residual=residual, seed=push)
-        begin = 0
-        for part, own in zip(torch.split(encoded, wire.sizes), wire._parts, strict=True):
-            came[begin : begin + own[0]] += gradient_of(name, part, *own).float()
-            begin += own[0]
-        assert torch.equal(encoded[len(encoded) - buffers :], vector[parameters:])
+        parts = torch.split(encoded, wire.sizes)
+        for span, part in zip(spans(parameters + buffers, shards), parts, strict=True):
+            begin, end = min(span.start, parameters), min(span.stop, parameters)
+            rest = span.stop - span.start - (end - begin)
+            came[begin:end] += gradient_of(name, part, end - begin, rest).float()
+        assert torch.equal(wire.decode(encoded)[parameters:], vector[parameters:])
         sent = sent + vector[:parameters]
     torch.testing.assert_close(came + residual, sent, rtol=1e-4, atol=1e-4)
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from raysync.cluster.actors.stage_actor import to_payload, to_tensor
+from raysync.cluster.transports.payloads import incoming, outgoing
 from raysync.decoupled.cut import COSTS, cut, sequence_of
 from raysync.decoupled.stage_computation import StageComputation
 from raysync.errors import ConfigError
@@ -84,9 +84,9 @@ def test_bfloat16_travels_in_its_own_bits():
     y = StageComputation(smooth(), precision="bf16").forward(1, drawn((5,))[0], 0)
     assert y.dtype == torch.bfloat16
     for tensor in (y, y.float(), y.T):
-        payload = to_payload(tensor)
+        [payload] = outgoing(tensor)
         assert payload.nbytes == tensor.nbytes
-        arrived = to_tensor(payload)
+        [arrived] = incoming(payload)
         assert arrived.dtype == tensor.dtype
         assert torch.equal(arrived, tensor)
 

@@ -9,7 +9,9 @@ from torch import nn
 
 from raysync import config
 from raysync.decoupled.cut import cut
-from raysync.decoupled.stage_computation import StageComputation, StageWork
+from raysync.decoupled.stage_computation import StageComputation
+from raysync.engine.messages import BackwardCall, ForwardCall
+from raysync.programs.stage import StageProgram
 from raysync.training.data.batch_structure import batch_to
 from raysync.training.preparation import prepare
 from raysync.training.worker import device
@@ -233,25 +235,30 @@ def test_the_stages_of_a_network_compute_on_the_gpu_in_an_order_that_is_asked_fo
     example = training.task.plan.example
     first, last = cut(batch_normed(), 2, example)
     with FakeCuda() as cuda:
-        gpu = Device("cuda:0")
-        works = [
-            StageWork(
-                StageComputation(part.to("cuda:0"), weights),
-                *(number, 2, training.task, training.reader("w-0"), 8, gpu),
+        stages, vectors = [], []
+        for number, part in ((1, first), (2, last)):
+            computation = StageComputation(part.to("cuda:0"), weights)
+            vectors.append(torch.ones(len(computation.initial())))
+            stages.append(
+                StageProgram(
+                    computation=computation,
+                    stage=number,
+                    stages=2,
+                    task=training.task,
+                    reader=training.reader("w-0"),
+                    batch_size=8,
+                    device="cuda:0",
+                )
             )
-            for number, part in ((1, first), (2, last))
-        ]
         cuda.trace.clear()
         for batch in (1, 2):
-            vectors = [torch.ones(work._computation.size) for work in works]
-            y = gpu.download(works[0].forward(batch, [vectors[0]]))
-            assert works[0].device_s > 0
-            _, vector, dx = works[1].backward(batch, [vectors[1], y])
-            sent = [gpu.download(each) for each in (vector, dx)]
-            assert works[1].device_s > 0
-            _, vector, _ = works[0].backward(batch, [sent[1]])
-            assert gpu.download(vector).add(1).ndim == 1
-            assert works[0].device_s > 0
+            (y,), *_ = stages[0].handle(ForwardCall(batch), [vectors[0]])
+            assert stages[0].device_s > 0
+            (_, dx), *_ = stages[1].handle(BackwardCall(batch), [vectors[1], y])
+            assert stages[1].device_s > 0
+            (vector, _), *_ = stages[0].handle(BackwardCall(batch), [dx])
+            assert vector.add(1).ndim == 1
+            assert stages[0].device_s > 0
         events = [number for number, line in enumerate(cuda.trace) if line == "computing: event"]
         passes = [
             cuda.trace[begin:end] for begin, end in zip(events[::2], events[1::2], strict=True)
@@ -260,5 +267,5 @@ def test_the_stages_of_a_network_compute_on_the_gpu_in_an_order_that_is_asked_fo
         for each in passes:
             assert any(line.endswith("mm") for line in each), "products of matrices"
             assert not any(line.startswith("stream 1: copy") for line in each)
-        assert sent[1].shape == y.shape
+        assert dx.shape == y.shape
     assert "computing: copy in" not in cuda.trace

@@ -79,10 +79,14 @@ def batch_normed():
 
 def test_buffers_are_the_mean_of_the_replicas():
     _, vector, computation = gradient(["cpu"] * 3, model=batch_normed(), clocks=2)
-    model = computation.model
-    own = [torch.cat(list(replica.model.module.buffers())[:2]) for replica in computation._replicas]
-    mean, variance, seen = model.layout.tensors(vector)
-    assert not torch.equal(own[0], own[1])
+    reader, own = prepare(config.validate(SETTINGS)).reader("w-0"), []
+    for part in range(3):
+        alone = nn.BatchNorm1d(64)
+        for clock in range(2):
+            alone(reader.read(clock, [10] * 3)[part][0].flatten(1))
+        own.append(torch.cat([alone.running_mean, alone.running_var]))
+    mean, variance, seen = computation.model.layout.tensors(vector)
+    assert not torch.allclose(own[0], own[1])
     assert torch.allclose(torch.cat([mean, variance]), sum(own) / 3)
     assert seen == 2, "batches"
 
@@ -109,21 +113,23 @@ class Reader:
 
 
 @pytest.mark.parametrize("meanwhile", [True, False], ids=["meanwhile", "afterwards"])
-def test_the_next_batch_is_drawn_ahead_and_dropped_if_another_is_asked_for(meanwhile):
-    """While a GPU computes, or when the worker has answered."""
+def test_the_next_batch_is_drawn_ahead_and_dropped_if_another_is_asked_for(monkeypatch, meanwhile):
+    """While a GPU computes, or, as a CPU has nothing to do meanwhile, when the worker has
+    answered.
+    """
     training = prepare(config.validate(SETTINGS))
-    ahead, plain = (
-        GradientComputation(training.build(), training.task, draws_ahead=True) for _ in range(2)
-    )
-    assert not ahead._draws_ahead, "a CPU has nothing to do meanwhile"
-    ahead._draws_ahead = meanwhile
+    with monkeypatch.context() as patch:
+        patch.setattr(Device, "is_gpu", meanwhile)
+        ahead = GradientComputation(training.build(), training.task, draws_ahead=True)
+    plain = GradientComputation(training.build(), training.task)
     reader = Reader(training.reader("w-0"))
     ahead.draw_ahead(reader)
     assert not reader.drawn, "no batch has told which one follows"
     asked = [(0, 30), (1, 30), (2, 20), (7, 20), (8, 20)]
     for clock, size in asked:
-        losses = [each.compute(reader, clock, size) for each in (ahead, plain)]
-        assert losses[0] == losses[1]
+        loss = ahead.compute(reader, clock, size)
+        assert ((clock + 1, size) in reader.drawn) == meanwhile
+        assert plain.compute(reader, clock, size) == loss
         assert torch.equal(ahead.outgoing(), plain.outgoing())
         for _ in range(2):
             ahead.draw_ahead(reader)
@@ -207,15 +213,19 @@ def test_a_cpu_copies_nothing():
 
 
 @needs_gpu
-def test_copies_arrive_whole():
+def test_copies_arrive_whole(monkeypatch):
     """Many at once, each used at once, on streams that are held up: a copy that is not waited for,
     or whose memory is reused, would show.
     """
-    device, held_cycles = Device("cuda:0"), 10**7
+    streams, kind, held_cycles = [], torch.cuda.Stream, 10**7
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "Stream", lambda name: streams.append(kind(name)) or streams[-1])
+        device = Device("cuda:0")
+    [copying] = streams
     hosts = [torch.full((1_000_003,), float(number)) for number in range(20)]
     doubled = []
     for host in hosts:
-        with torch.cuda.stream(device._copy_stream):
+        with torch.cuda.stream(copying):
             torch.cuda._sleep(held_cycles)
         doubled.append(device.upload(host) * 2)
     for host, there in zip(hosts, doubled, strict=True):

@@ -70,7 +70,8 @@ def test_fused_kernels_are_used_where_torch_has_them():
     fused = {name for name in ELEMENTWISE if is_fused(Update(optimizer=name))}
     assert fused == {"SGD", "Adam", "AdamW", "Adagrad"}
     assert not is_fused(Update(optimizer={"name": "adamw", "foreach": True}))
-    assert len(ParameterStore(torch.ones(200_000), 200_000, Update())._optimizer.pieces[0]) == 1
+    fixed = ParameterStore(torch.ones(200_000), 200_000, Update()).state()["fixed"]
+    assert fixed["parameter groups"] == [[[0, 200_000]]], "in one piece"
 
 
 def test_a_state_is_that_of_torchs_optimizer_on_the_whole_vector():

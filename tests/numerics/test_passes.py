@@ -38,11 +38,11 @@ def large(seed):
     return torch.randn(LARGE, generator=torch.Generator().manual_seed(seed))
 
 
-def apply(store, pushes, seed=0, received=lambda tensor: tensor):
+def apply(store, pushes, seed=0, received=lambda tensor: tensor, wire="float32"):
     """An update of so many pushes, each of another staleness; `received` is how a vector lies in
     memory.
     """
-    encode = Wire(store._wire, SIZE, 0).encode
+    encode = Wire(wire, SIZE, 0).encode
     gradients = [received(encode(vector(seed + push)).clone()) for push in range(pushes)]
     bases = [received(vector(seed + 100 + push)) for push in range(pushes)]
     compensates = store.update.delay_compensation is not None
@@ -107,7 +107,7 @@ def test_the_number_of_threads_changes_no_bit(update, wire):
             torch.set_num_threads(threads)
             store = store_of(update, wire)
             for pushes in (1, 3, 2):
-                apply(store, pushes, seed=10 * pushes)
+                apply(store, pushes, seed=10 * pushes, wire=wire)
             published.append(state_file.encode(store.state()))
     finally:
         torch.set_num_threads(before)

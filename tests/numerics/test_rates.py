@@ -240,7 +240,7 @@ def test_the_rate_of_each_phase_is_that_of_its_updates(monkeypatch, scaling):
 
     def applied(store, plan, vectors):
         apply(store, plan, vectors)
-        [group] = store._optimizer._optimizer.param_groups
+        [group] = store.state()["optimizer"]["param_groups"]
         rates.setdefault(plan.phase, set()).add(group["lr"])
 
     monkeypatch.setattr(ParameterStore, "apply", applied)

@@ -155,8 +155,9 @@ def test_parts_tile_the_vector_evenly(shards):
     parts = [store.publish() for store in stores]
     assert torch.equal(torch.cat(parts), flat.initial())
     assert max(map(len, parts)) - min(map(len, parts)) <= (2 if shards > 4 else 2 * BLOCK)
-    assert sum(len(store._weights) for store in stores) == flat.size
-    slots = [store._slots for store in stores]
+    fixed = [store.state()["fixed"] for store in stores]
+    assert sum(each["parameters"] for each in fixed) == flat.size
+    slots = [each["elements of buffers"] for each in fixed]
     assert [sum(each) for each in zip(*slots, strict=True)] == [10, 0, 2]
     flat.read_weights(*(torch.full_like(part, index) for index, part in enumerate(parts)))
     assert torch.equal(

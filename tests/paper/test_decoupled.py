@@ -283,7 +283,7 @@ def test_each_module_has_a_machine_of_its_own():
     for key in ("0/x", "3/x", "x", "\u00b2/x", "9" * 5000 + "/x"):
         with pytest.raises(ProtocolViolation, match=naming("stages 1 2")):
             machines.handle(TimerFired(at=2.0, key=key))
-    again = StageMachines(paradigm._make_sync, 2)
+    again = paradigm.machine(None)
     again.restore(machines.snapshot())
     leave = Left(at=3.0, worker=names[1, 1])
     assert (

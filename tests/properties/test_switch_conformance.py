@@ -66,7 +66,8 @@ class SwitchConformance(Conformance):
 
     def bound_in_force(self):
         paradigm = self.machine.paradigm
-        spec = paradigm._specs[paradigm.schedule.running_index]
+        then = paradigm.then if isinstance(paradigm.then, list) else [paradigm.then]
+        spec = [paradigm.first, *then][paradigm.schedule.running_index]
         spec = {"name": spec} if isinstance(spec, str) else spec
         return lead_bound(spec["name"], spec)
 

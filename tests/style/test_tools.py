@@ -40,7 +40,8 @@ def test_layers_and_purity():
 
 
 def test_no_modules_import_each_other():
-    graph = grimp.build_graph("raysync")
+    """Annotations may name a class above: a call knows the type of the backend that issued it."""
+    graph = grimp.build_graph("raysync", exclude_type_checking_imports=True)
     TopologicalSorter(
         {m: graph.find_modules_directly_imported_by(m) for m in graph.modules}
     ).prepare()

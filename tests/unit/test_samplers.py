@@ -20,8 +20,8 @@ from torch.utils.data import (
 
 from raysync import config, paradigms
 from raysync.core.events import Pushed
-from raysync.decoupled.plan import plan_of
 from raysync.errors import ConfigError
+from raysync.programs.building import reader_of, spec_of
 from raysync.running.run import run
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.data_set import data_set
@@ -215,8 +215,9 @@ def test_each_worker_draws_by_the_weights_and_others_than_the_next():
 @pytest.mark.parametrize("make", [lambda _: FOLD, lambda _: WeightedRandomSampler(FEW, 9)])
 def test_stages_read_the_selected_samples(make):
     training = planned(Sampled(make), workers=[{"count": 2, "step_s": 0.1}])
-    plan = plan_of(training, paradigms.make("decoupled", modules=2, groups=1))
-    drawn = {index for clock in range(60) for index in plan.reader(0).samples(clock, 3)}
+    spec = spec_of(training, paradigms.make("decoupled", modules=2, groups=1))
+    reader = reader_of(spec, next(iter(spec.batches)), training.model)
+    drawn = {index for clock in range(60) for index in reader.samples(clock, 3)}
     assert drawn == set(read_selection(lambda: make(None), Pairs(24), "here").indices)
 
 

@@ -2,24 +2,27 @@
 
 import gc
 from contextlib import contextmanager
-from functools import partial
 
 import pytest
 import torch
 from torch import nn
 
 from raysync import config
-from raysync.decoupled.pipelined_topology import server_of
-from raysync.decoupled.plan import plan_of
-from raysync.engine.messages import RestoreCall, SnapshotCall, StatisticsCall
+from raysync.core.checkpoint import Checkpoint
+from raysync.engine.messages import (
+    PublishCall,
+    RestoreCall,
+    SavedCall,
+    SnapshotCall,
+    StatisticsCall,
+    StepCall,
+)
 from raysync.engine.topology import SERVER
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN
-from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.engine import driver_of
-from raysync.virtual.pipelined import PipelinedRun
 from tests.builders.messages import naming
 from tests.builders.virtual import DATA, cut_task, deep, weights_of
 
@@ -40,6 +43,12 @@ def task(wire="float32"):
         "cluster": {"wire": wire},
     }
     return prepare(config.validate(settings), normed, DATA)
+
+
+def server_from(training, paradigm, name, files):
+    """A fresh process of a server that begins with the files of a checkpoint."""
+    checkpoint = Checkpoint(1, 0.0, {}, {name: files})
+    return driver_of(training, paradigm, checkpoint).backend.processes.start(name).actor
 
 
 def run(driver, meddle=lambda: None):
@@ -65,29 +74,33 @@ def run(driver, meddle=lambda: None):
 )
 def test_calls_around_a_checkpoint_change_nothing(paradigm, parameters, wire):
     plain, driver = (driver_of(task(wire), make(paradigm, **parameters)) for _ in range(2))
-    snapshots = []
+    snapshots, steps, call = [], {}, driver.backend.call
+
+    def noted(actor, message, inputs=()):
+        called = call(actor, message, inputs)
+        if isinstance(message, StepCall):
+            steps[actor] = called
+        return called
 
     def meddle():
-        pushed = {worker: step.call for (worker, _), step in driver._pushed.items()}
-        call = partial(driver.backend.call, SERVER)
-        snapshots.append(
-            (
-                call(SnapshotCall([*pushed], driver.topology.server.version), [*pushed.values()]),
-                {*pushed},
-            )
-        )
+        pushed = {worker: steps[worker] for worker, _ in driver.topology.roster.buffered}
+        snapshot = SnapshotCall([*pushed], driver.topology.server.version)
+        snapshots.append((call(SERVER, snapshot, [*pushed.values()]), {*pushed}))
         for worker, gradient in pushed.items():
-            call(StatisticsCall(worker))
-            driver.backend.call(worker, RestoreCall(), [gradient])
+            call(SERVER, StatisticsCall(worker))
+            call(worker, RestoreCall(), [gradient])
+
+    driver.backend.call = noted
 
     assert run(plain) == run(driver, meddle)
     assert torch.equal(weights_of(plain), weights_of(driver))
     assert any(pushed for _, pushed in snapshots) is (paradigm == "bsp")
     last, pushed = next(each for each in reversed(snapshots) if isinstance(each[0].answer, list))
-    again = DataParallelRun(task(wire), make(paradigm), {SERVER: last.answer}).actor(SERVER)
-    assert torch.equal(again._server.publish(driver._version, MEAN), weights_of(driver))
+    again = server_from(task(wire), make(paradigm), SERVER, last.answer)
+    publish = PublishCall(driver.topology.server.version, MEAN)
+    assert torch.equal(again.compute(publish, [], None)[0][0], weights_of(driver))
     for worker in pushed:
-        [vector], _ = again.compute("saved", [worker], [], None)
+        [vector], _ = again.compute(SavedCall(worker), [], None)
         assert vector.any()
 
 
@@ -96,19 +109,17 @@ def test_stages_take_the_states_of_their_servers():
     paradigm = make("decoupled", modules=2, groups=2, mix="weight")
     driver = driver_of(training, paradigm)
     run(driver)
-    servers = {
-        name: [driver.backend._processes[name].actor._server.snapshot([], [])]
-        for name in (server_of(1), server_of(2))
-    }
-    again = PipelinedRun(plan_of(training, paradigm), servers)
-    for name in servers:
-        server = again.actor(name)._server
-        assert torch.equal(server.publish(server.version, MEAN), weights_of(driver, name))
+    for server in driver.topology.servers:
+        actor = driver.backend.processes.of_actor[server.actor].actor
+        _, files = actor.compute(SnapshotCall([], server.version), [], None)
+        again = server_from(training, paradigm, server.actor, files)
+        [weights], _ = again.compute(PublishCall(server.version, MEAN), [], None)
+        assert torch.equal(weights, weights_of(driver, server.actor))
 
 
 def test_the_state_of_two_shards_is_none_of_one_server():
     with pytest.raises(ConfigError, match=naming("server: 2 1")):
-        DataParallelRun(task(), make("asp"), {SERVER: [b"", b""]}).actor(SERVER)
+        server_from(task(), make("asp"), SERVER, [b"", b""])
 
 
 KEEPING = {

@@ -7,7 +7,7 @@ import pytest
 from raysync.core.events import Left, Pushed
 from raysync.paradigms import make
 from raysync.virtual.engine import driver_of
-from raysync.virtual.processes import ProcessEnd
+from raysync.virtual.virtual_processes import ProcessEnd
 from tests.builders.plans import BYTES
 from tests.builders.virtual import busy, churn, cut_task, decoupled, entries, push_times, run, timed
 

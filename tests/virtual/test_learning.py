@@ -20,11 +20,12 @@ from raysync.core.decisions import Apply, Release
 from raysync.core.events import Pushed
 from raysync.core.journal import Evaluation
 from raysync.core.paradigm import Paradigm
-from raysync.engine.messages import StepCall
+from raysync.engine.messages import PublishCall, StepCall, StepReport
+from raysync.engine.topology import SERVER
+from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.training.worker.wire import Wire
-from raysync.virtual.engine import VirtualEngine
-from raysync.virtual.trainer import Trainer
+from raysync.virtual.engine import VirtualEngine, driver_of
 from tests.builders.virtual import DATA, entries, learn, push_times, replayed, slot_of, weights_of
 from tests.virtual.oracle import Oracle
 
@@ -67,6 +68,11 @@ def plain():
 
 def task_of(model=net, data=DATA, **settings):
     return prepare(config.validate(SETTINGS | settings), model, data)
+
+
+def kept_gradients(driver):
+    """The calls of steps that anything still refers to."""
+    return [call for call in driver.backend.state()["calls"].values() if "step" in call]
 
 
 @pytest.mark.parametrize("paradigm", PARADIGMS)
@@ -157,7 +163,7 @@ def test_stale_gradients_and_phases_are_treated_as_the_update_says(paradigm):
     lines, driver = learn(training, paradigm)
     assert lines[-1].status == "finished", lines[-1]
     assert (weights_of(driver) - Oracle(training).follow(lines).vector()).abs().max().item() < 1e-5
-    assert not driver._pushed, "what was applied or dropped is not kept"
+    assert not kept_gradients(driver), "what was applied or dropped is not kept"
 
 
 FAMILY = [
@@ -292,20 +298,22 @@ def test_a_run_leaves_the_callers_random_numbers_alone():
 
 def test_gradients_in_turn_are_those_of_their_weights_and_stay_as_they_are():
     training = task_of(lambda: net(dropout=0.5))
-    whole = Trainer(training)._initial
-    weights = [factor * whole for factor in (1.0, 0.5)]
     order = [("a-0", 0, 0), ("b-0", 0, 0), ("a-0", 1, 1), ("c-0", 0, 1), ("b-0", 1, 0)]
 
-    def computed(trainer, slot, clock, which):
-        message = StepCall(clock, 8)
-        return trainer.compute(slot, message, weights[which], None, trainer.worker(slot))
+    def processes():
+        return driver_of(training, make("asp")).backend.processes
 
-    shared = Trainer(training)
+    def computed(shared, slot, clock, which):
+        actor = shared.start(f"{slot}#1").actor
+        return actor.compute(StepCall(clock, 8), [weights[which]], StepReport(None, 0.0))
+
+    [whole], _ = processes().start(SERVER).actor.compute(PublishCall(0, 0), [], None)
+    weights, shared = [factor * whole for factor in (1.0, 0.5)], processes()
     in_turn = [computed(shared, *step) for step in order]
-    alone = [computed(Trainer(training), *step) for step in order]
-    assert [loss for loss, _, _ in in_turn] == [loss for loss, _, _ in alone]
-    for (_, ours, _), (_, fresh, _) in zip(in_turn, alone, strict=True):
+    for ([ours], said), step in zip(in_turn, order, strict=True):
+        [fresh], alone = computed(processes(), *step)
         assert torch.equal(ours, fresh)
+        assert said == alone
 
 
 DETERMINED = {
@@ -488,14 +496,17 @@ def out_of_memory(*_, **options):
 
 
 @pytest.mark.parametrize(
-    ("whose", "who"), [("GradientComputation.compute", "worker a-0#1: "), ("shard_of", "")]
+    ("whose", "who"),
+    [
+        ("worker.gradient.GradientComputation.compute", "worker a-0#1: "),
+        ("server.parameter_store.ParameterStore.__init__", ""),
+    ],
 )
 def test_a_device_without_memory_fails_the_run_with_what_to_change(
     tmp_path, monkeypatch, whose, who
 ):
     """As on Ray; in a step, and where the server takes its part."""
-    module = "trainer" if who else "data_parallel"
-    monkeypatch.setattr(f"raysync.virtual.{module}.{whose}", out_of_memory)
+    monkeypatch.setattr(f"raysync.training.{whose}", out_of_memory)
     with pytest.raises(raysync.RunFailed) as failed:
         raysync.run(SETTINGS | {"output": str(tmp_path)}, model=plain, data=DATA)
     said = str(failed.value).splitlines()[0]
@@ -548,7 +559,7 @@ def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
         "half a batch takes half as long"
     )
     assert times["c-0"] == [4, *(2 + 10 * n for n in range(1, len(times["c-0"])))]
-    assert not driver._pushed, "what was applied or dropped is not kept"
+    assert not kept_gradients(driver), "what was applied or dropped is not kept"
     assert {entry.event.samples for entry in entries(lines, Pushed) if entry.event.clock} == {4}
     assert (weights_of(driver) - Oracle(training).follow(lines).vector()).abs().max().item() < 1e-5
     assert (

@@ -258,7 +258,7 @@ def test_however_many_steps_the_same_data_comes_in_the_same_order(monkeypatch):
     indices, drawn = Batches.indices, {}
 
     def recorded(batches, number, size):
-        drawn.setdefault(batches._slot, []).append(number)
+        drawn.setdefault(batches, []).append(number)
         return indices(batches, number, size)
 
     monkeypatch.setattr(Batches, "indices", recorded)
@@ -498,7 +498,7 @@ def test_what_checkpoints_grow_by_is_said_before_the_run(local, wire, vectors):
     settings = {"local": local, "cluster": {"wire": wire}, "checkpoint": {"every_s": 1}}
     training = task(4, 1, **settings, update={})
     _, driver = learn(training)
-    state = driver.backend._processes["w0-0#1"].actor.state()["worker"]
+    state = driver.backend.processes.of_actor["w0-0#1"].actor.state()["worker"]
     tensors = [state["residual"], *state["local"].get("optimizer", {}).get("state", {}).values()]
     numbers = sum(
         value.numel()

@@ -14,7 +14,7 @@ from torch import nn
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
-from raysync.core.ids import WorkerId
+from raysync.core.ids import WorkerId, stage_slot
 from raysync.core.journal import Checkpointed, Ended, Resumed
 from raysync.decoupled.plan import plan_of
 from raysync.engine.checkpoint_state import OUTLIVED_S, for_workers_of
@@ -112,11 +112,15 @@ def check(task, choice, lines):
         assert not roster.live
     stages = Counter(WorkerId(push.worker).stage for push in pushes)
     paradigm = choice.make()
-    plan = plan_of(task, paradigm)
-    assert stages == dict.fromkeys(range(1, paradigm.modules + 1), plan.batches)
-    slots = Counter(WorkerId(push.worker).slot for push in pushes)
+    expected = plan_of(task, paradigm).batches
+    assert stages == dict.fromkeys(range(1, paradigm.modules + 1), expected)
+    counts = Counter(WorkerId(push.worker).slot for push in pushes)
+    slots = [*task.experiment.slots()]
     groups = {
-        tuple(slots[plan.name((group, stage))] for stage in stages)
+        tuple(
+            counts[stage_slot(slots[group * paradigm.modules + stage - 1], stage)]
+            for stage in stages
+        )
         for group in range(paradigm.groups)
     }
     assert all(len(set(group)) == 1 for group in groups), "a stage has missed a batch"
@@ -161,11 +165,10 @@ def test_the_processes_of_a_run_that_goes_on_have_the_buffers_of_the_stages():
     task = prepare(cut_task(2, 2).experiment, normed, DATA)
     _, checkpoint = interrupted(task, choice, 150)
     driver = ran(driver_of(task, choice.make(), checkpoint))
-    for stage_id in plan_of(task, choice.make()).slots:
-        actor = driver.backend._processes[driver.topology._stages[stage_id].name].actor
-        for name, buffer in actor._work._computation._module.named_buffers():
-            if name.endswith("num_batches_tracked"):
-                assert buffer >= 30, "as many as the stage has pushed in both lives"
+    for stage in driver.topology.workers:
+        buffers = driver.backend.processes.of_actor[stage].actor.state()["buffers"]
+        [tracked] = buffers[-2:].clone().view(torch.int64)  # its bits come last
+        assert tracked >= 30, "as many as the stage has pushed in both lives"
 
 
 def kill(worker, at_s):

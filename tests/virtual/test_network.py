@@ -10,7 +10,7 @@ from raysync import config
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
-from raysync.virtual.data_parallel import DataParallelRun
+from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
 from tests.builders.plans import BYTES
 from tests.builders.virtual import TIMING, cut_task, push_times, run, timed
@@ -121,8 +121,7 @@ def test_each_phase_has_its_network():
 @pytest.mark.parametrize("phases", [{}, {"asp": {"push_s": 1}}])
 def test_values_are_delivered_where_a_later_phase_may_have_ways(phases):
     training = timed(paradigm="sync-switch", network={"phases": phases})
-    network = DataParallelRun(training, make("sync-switch")).networks()("bsp")
-    assert network.changes == bool(phases)
+    assert driver_of(training, make("sync-switch")).backend.transit.delivers == bool(phases)
 
 
 def test_what_was_pushed_before_a_switch_does_not_travel_again_after_it():

@@ -1,5 +1,6 @@
 """Decoupled runs in virtual time: what is learned, by whom, from how old gradients, and when."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -17,7 +18,7 @@ from raysync.core.events import Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Evaluation
 from raysync.decoupled.gossip import Gossip
-from raysync.decoupled.plan import plan_of
+from raysync.decoupled.plan import parts_of, plan_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.follower import Follower
@@ -166,33 +167,38 @@ def test_delays_are_those_of_the_schedule(modules, groups):
     )
 
 
+def readers(training, modules):
+    """The batches of each group: those of the worker that runs its first stage."""
+    firsts = [*training.experiment.slots()][::modules]
+    dealt = replace(training, shards=training.deal(firsts))
+    return [dealt.reader(slot) for slot in firsts]
+
+
 def test_every_module_learns_from_every_batch_and_its_labels_are_the_batches():
     """At a rate of nothing every loss is that of the initial network on the batch's own samples and
     labels.
     """
     training = cut_task(3, 2, update={"lr": 1e-12})
-    plan = plan_of(training, make("decoupled", modules=3, groups=2))
-    whole = nn.Sequential(*plan.parts())
-    lines = ran(training, plan.paradigm)
-    slots = {slot: group for (group, _), slot in plan.slots.items()}
+    paradigm = make("decoupled", modules=3, groups=2)
+    whole = nn.Sequential(*parts_of(training.model, training.experiment.seed, paradigm))
+    lines, batches = ran(training, paradigm), readers(training, 3)
+    group_of = {slot: index // 3 for index, slot in enumerate(training.experiment.slots())}
     losses = {
-        (slots[slot_of(entry.event.worker).partition("/")[2]], entry.event.clock): entry.report.loss
+        (
+            group_of[slot_of(entry.event.worker).partition("/")[2]],
+            entry.event.clock,
+        ): entry.report.loss
         for entry in entries(lines, Pushed)
         if entry.report.loss is not None
     }
     assert len(losses) == 60
     for (group, clock), loss in losses.items():
-        x, y = plan.reader(group).read(clock, [4])[0]
+        x, y = batches[group].read(clock, [4])[0]
         assert loss == pytest.approx(cross_entropy(whole(x), y).item(), abs=1e-6)
-    clocks = {
-        stage: [
-            entry.event.clock
-            for entry in entries(lines, Pushed)
-            if entry.event.worker == f"{plan.name(stage)}#1"
-        ]
-        for stage in plan.slots
-    }
-    assert all(each == list(range(30)) for each in clocks.values())
+    clocks = {}
+    for entry in entries(lines, Pushed):
+        clocks.setdefault(entry.event.worker, []).append(entry.event.clock)
+    assert [*clocks.values()] == [[*range(30)]] * 6
 
 
 def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
@@ -200,11 +206,12 @@ def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
     module 2 at its own.
     """
     training = cut_task(2, 1, update={"lr": 0.1}, workload={"samples": 4 * 6})
-    plan = plan_of(training, make("decoupled", modules=2, groups=1, at=["4"]))
-    first, second = plan.parts()
+    paradigm = make("decoupled", modules=2, groups=1, at=["4"])
+    first, second = parts_of(training.model, training.experiment.seed, paradigm)
+    [batches] = readers(training, 2)
     losses = [
         entry.report.loss
-        for entry in entries(ran(training, plan.paradigm), Pushed)
+        for entry in entries(ran(training, paradigm), Pushed)
         if entry.report.loss is not None
     ]
     # Weights of module 1 by version.
@@ -218,7 +225,7 @@ def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
 
     outputs, got = {}, []
     for batch in range(6):
-        x, y = plan.reader(0).read(batch, [4])[0]
+        x, y = batches.read(batch, [4])[0]
         outputs[batch] = forward(first, old[max(0, batch - 1)], x), old[max(0, batch - 1)]
         h = outputs[batch][0].detach().requires_grad_()
         loss = cross_entropy(forward(second, now, h), y)
@@ -402,12 +409,11 @@ def test_no_more_is_in_flight_than_the_delay():
     while driver.is_running:
         driver.backend.wait()
         for stage in seen:
-            actor = driver.backend._processes[f"m{stage}/gpu-{stage - 1}#1"].actor
-            computation = actor._work._computation
-            seen[stage] = max(seen[stage], len(computation.stashed))
+            actor = driver.backend.processes.of_actor[f"m{stage}/gpu-{stage - 1}#1"].actor
+            seen[stage] = max(seen[stage], len(actor.state()["stashed"]))
     assert seen == {1: 6, 2: 4, 3: 2, 4: 0}
-    assert not driver._pushed
-    assert not driver.topology._inputs
+    kept = driver.backend.state()["calls"].values()
+    assert all(call.get("answer") == 30 for call in kept), "nothing but the newest weights"
 
 
 def test_a_network_that_diverges_says_so():

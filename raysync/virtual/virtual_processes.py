@@ -13,8 +13,8 @@ from msgspec import Struct
 from raysync.engine.backend import Availability, Failure
 from raysync.engine.messages import LoadServerStateCall, Message
 from raysync.step_fault import StepFault
-from raysync.virtual.calls import VirtualCall
 from raysync.virtual.transfers import AnyRoute
+from raysync.virtual.virtual_calls import VirtualCall
 
 if TYPE_CHECKING:
     from raysync.virtual.virtual_backend import VirtualBackend
@@ -84,7 +84,7 @@ def death_of(actor: str) -> Failure:
 
 
 class VirtualProcesses:
-    """The processes of one run, as `Processes` of its backend."""
+    """The processes of one run, as `ActorProcesses` of its backend."""
 
     def __init__(
         self,

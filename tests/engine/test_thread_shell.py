@@ -1,0 +1,573 @@
+"""A third shell, of threads, under the same driver and programs: real gradients in real time.
+
+Where a paradigm fixes what is added to what, the weights are the virtual run's, bit for bit. What
+threads do beside each other is otherwise different each time: there the invariants hold.
+"""
+
+import ast
+import threading
+from collections import Counter
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from raysync import config
+from raysync.config import ParadigmChoice
+from raysync.core.checkpoint import Checkpoint
+from raysync.core.decisions import Apply
+from raysync.core.events import Joined, Left, Pushed
+from raysync.core.journal import Checkpointed, Entry, Evaluation, Remark, Resumed
+from raysync.engine.backend import Failure
+from raysync.engine.driver import Driver
+from raysync.engine.messages import (
+    ApplyCall,
+    EvaluateCall,
+    ForgetCall,
+    PublishCall,
+    SnapshotCall,
+    StateDictCall,
+    StepCall,
+)
+from raysync.programs.program import Handled
+from raysync.training.preparation import prepare
+from raysync.virtual import engine as virtual
+from tests.builders.virtual import cut_task, entries, replayed
+from tests.fakes import threads
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+BSP = ParadigmChoice(name="bsp")
+SETTINGS = {
+    "engine": "virtual",
+    "data": {"name": "digits", "train_samples": 240, "test_samples": 60},
+    "model": {"name": "mlp", "hidden": [16]},
+    "batch_size": 8,
+    "workers": [{"name": "w", "count": 3, "step_s": 0.1}],
+    "workload": {"samples": 240},
+    "evaluation": {"marks": 4},
+    "update": {"lr": 0.1, "momentum": 0.5},
+    "cluster": {"restarts": {"backoff_s": 0.0, "attempts": 3}},
+    "keep": "best",
+}
+UPDATES = 10
+"""Under a barrier."""
+PATIENCE_S = 20.0
+
+
+def with_statistics(classes):
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, classes)
+    )
+
+
+def task_of(model=None, **more):
+    cluster = SETTINGS["cluster"] | more.pop("cluster", {})
+    return prepare(config.validate(SETTINGS | {"cluster": cluster} | more), model)
+
+
+@dataclass
+class Run:
+    """A run that is over, on any shell."""
+
+    driver: Driver
+    lines: list
+    checkpoints: list[Checkpoint]
+
+    def of(self, kind):
+        return [line for line in self.lines if isinstance(line, kind)]
+
+    @property
+    def evaluations(self):
+        return [(each.mark, each.version, each.metrics) for each in self.of(Evaluation)]
+
+    @property
+    def updates(self):
+        """What the updates add, whatever came first."""
+        return [
+            (decision.version, sorted(decision.pushes), sorted(decision.weights))
+            for entry in self.of(Entry)
+            for decision in entry.decisions
+            if isinstance(decision, Apply)
+        ]
+
+
+def ended(driver):
+    run = Run(driver, [], [])
+    for lines in driver.run():
+        run.lines += lines
+        run.checkpoints += driver.checkpoints
+        driver.checkpoints.clear()
+    return run
+
+
+def in_threads(task, choice=BSP, checkpoint=None, story=None):
+    around = {} if story is None else {"around": story}
+    driver = threads.driver_of(task, task.make(choice), checkpoint, **around)
+    if story is not None:
+        story.driver = driver
+    with closing(driver.backend):
+        return ended(driver)
+
+
+def in_virtual_time(task, choice=BSP, checkpoint=None):
+    return ended(virtual.driver_of(task, task.make(choice), checkpoint))
+
+
+class Story:
+    """What happens within the n-th messages of a type to an actor, counted over all its lives."""
+
+    def __init__(self, actor, kind, *numbers):
+        self._actor, self._kind, self._numbers, self._count = actor, kind, numbers, 0
+
+    def __call__(self, name, program):
+        """Put the story around the program of its actor."""
+        if name != self._actor:
+            return program
+
+        def handle(message, inputs, into=None):
+            handled = program.handle(message, inputs, into)
+            if isinstance(message, self._kind):
+                self._count += 1
+                if self._count in self._numbers:
+                    self.happens()
+            return handled
+
+        return SimpleNamespace(handle=handle)
+
+
+class Dies(Story):
+    """It did what the message says, and nobody learns of it."""
+
+    def happens(self):
+        self.driver.backend.processes.kill(self._actor)
+
+
+class Raises(Story):
+    """An error of the user's code."""
+
+    def happens(self):
+        raise ValueError("the user's own")
+
+
+class Stops(Story):
+    """Somebody stops the run, from another thread than its own."""
+
+    def happens(self):
+        self.driver.stop()
+
+
+@pytest.fixture(autouse=True)
+def _no_thread_is_left():
+    before = set(threading.enumerate())
+    yield
+    assert set(threading.enumerate()) <= before
+
+
+def check(task, choice, run, lines=None):
+    """Check that a run is a possible history, and did all its work."""
+    lines = lines or run.lines
+    again = replayed(task, lines, choice)
+    assert again.difference is None
+    assert lines[-1].status == "finished", lines[-1].error
+    roster = again.machine.roster
+    pushed = entries(lines, Pushed)
+    assert roster.received == len(pushed) > 0
+    assert roster.received == roster.applied + roster.dropped + len(roster.buffered)
+    assert max(Counter((each.event.worker, each.event.clock) for each in pushed).values()) == 1
+    busy_s = [each.event.busy_s for each in pushed]
+    assert 0 < min(busy_s) <= sum(busy_s) <= pushed[-1].event.at, "they compute in turns"
+    assert roster.samples_applied >= task.workload_samples
+    marks = [line.mark for line in lines if isinstance(line, Evaluation)]
+    assert marks == task.experiment.evaluation.progress_marks()
+
+
+def check_equal(run, expected):
+    """Check that two runs made the same updates of the same gradients, bit for bit."""
+    assert run.lines[-1].status == "finished", run.lines[-1].error
+    assert run.updates == expected.updates
+    assert run.evaluations == expected.evaluations
+    assert run.driver.models == expected.driver.models
+    assert {model.which for model in run.driver.models} == {"final", "best"}
+
+
+LOCAL = {"steps": 4, "optimizer": "adam", "lr": 0.01}
+BARRIERS = {
+    "bsp": {},
+    "k-sync": {"paradigm": {"name": "k-sync", "k": 3}},
+    "local steps": {"local": LOCAL, "update": {"lr": 0.7, "momentum": 0.9}},
+    "batch norm": {"model": with_statistics},
+    "adam, clipped": {"update": {"optimizer": "adam", "lr": 0.01, "clip_norm": 0.5}},
+    "int8": {"cluster": {"wire": "int8"}},
+    "unequal": {
+        "workers": [{"name": "w", "count": 2, "step_s": 0.1}, {"name": "big", "batch_size": 20}],
+        "micro_batch": 4,
+    },
+}
+
+
+@cache
+def barrier(label):
+    """The task, the paradigm, and the run in virtual time."""
+    more = dict(BARRIERS[label])
+    task, choice = task_of(**more), ParadigmChoice(**more.get("paradigm", {"name": "bsp"}))
+    return task, choice, in_virtual_time(task, choice)
+
+
+@pytest.mark.parametrize("label", BARRIERS)
+def test_under_a_barrier_the_weights_are_those_of_the_virtual_run(label):
+    task, choice, expected = barrier(label)
+    run = in_threads(task, choice)
+    check_equal(run, expected)
+    check(task, choice, run)
+
+
+def test_a_pipeline_has_the_weights_of_the_virtual_run():
+    """Its evaluations meet whatever versions its stages have just then."""
+    choice, task = ParadigmChoice(name="decoupled", modules=2, groups=2), cut_task(2, 2)
+    run, expected = in_threads(task, choice), in_virtual_time(task, choice)
+    assert run.lines[-1].status == "finished"
+    assert run.driver.models == expected.driver.models
+    assert len(run.driver.models) == 1
+    assert replayed(task, run.lines, choice).difference is None
+
+
+UNEQUAL = {"workers": [{"name": "w", "count": 2}, {"name": "slow", "batch_size": 64}]}
+FREE = {
+    "asp": {"name": "asp"},
+    "ssp": {"name": "ssp", "staleness": 1},
+    "hybrid": {"name": "hybrid", "k": 2, "staleness_tolerance": 1, "pull_interval": 2},
+    "lagtuner": {"name": "lagtuner", "s_lower": 1, "s_upper": 4},
+    "quorum": {"name": "quorum", "k": 2, "grace_s": 0.002},
+    "quorum, late ones dropped": {"name": "quorum", "k": 1, "grace_s": 0.002, "late": "drop"},
+    "ringmaster": {"name": "ringmaster", "staleness": 1},
+    "balanced": {"name": "balanced", "paradigm": "asp", "smoothing": 1.0},
+    "switch": {"name": "sync-switch", "fraction": 0.4},
+}
+
+
+@pytest.mark.parametrize("label", FREE)
+def test_whatever_comes_first_every_push_has_its_fate_and_the_journal_replays(label):
+    choice, task = ParadigmChoice(**FREE[label]), task_of(**UNEQUAL, workload={"samples": 480})
+    check(task, choice, in_threads(task, choice))
+
+
+# ---- losses ----
+
+
+@pytest.mark.parametrize("paradigm", ["bsp", "ssp"])
+@pytest.mark.parametrize("number", [1, 3])
+def test_a_worker_that_dies_comes_back(paradigm, number):
+    """The run waits for it, so it comes back before the end, and its gradient is nowhere."""
+    choice, task = ParadigmChoice(name=paradigm), task_of(cluster={"min_workers": 3})
+    run = in_threads(task, choice, story=Dies("w-1#1", StepCall, number))
+    check(task, choice, run)
+    [left] = entries(run.lines, Left)
+    assert left.event.worker == "w-1#1"
+    assert left.report.is_loss
+    assert [each.event.worker for each in entries(run.lines, Joined)][3:] == ["w-1#2"]
+    clocks = Counter(entry.event.worker for entry in entries(run.lines, Pushed))
+    assert clocks["w-1#1"] == number - 1
+    assert clocks["w-1#2"] > 0
+
+
+def test_a_worker_that_the_experiment_kills_comes_back():
+    faults = [{"kind": "kill", "at_s": 0.0, "workers": ["w-2"]}]
+    task = task_of(faults=faults, cluster={"min_workers": 3})
+    run = in_threads(task)
+    check(task, BSP, run)
+    [left] = entries(run.lines, Left)
+    assert left.event.worker == "w-2#1"
+    assert not left.report.is_loss
+    assert run.lines[-1].faults_without_effect == ()
+
+
+@pytest.mark.parametrize(
+    ("kind", "numbers"),
+    [
+        (ApplyCall, [1]),
+        (ApplyCall, [5]),
+        (ApplyCall, [UPDATES]),
+        (ApplyCall, [4, 6]),  # again while it repeats
+        (PublishCall, [1]),
+        (PublishCall, [2, 3]),
+    ],
+)
+@pytest.mark.parametrize("log_bytes", [1, 10**9])
+def test_a_server_that_dies_is_made_again_bit_for_bit(kind, numbers, log_bytes):
+    """From its log alone, or from a snapshot after each update."""
+    expected = barrier("bsp")[-1]
+    task = task_of(cluster={"server_log_bytes": log_bytes})
+    run = in_threads(task, story=Dies("server", kind, *numbers))
+    check_equal(run, expected)
+    assert {remark.lost for remark in run.of(Remark)} == {"server"}
+    assert not entries(run.lines, Left), "no worker is blamed for it"
+
+
+def test_a_server_with_statistics_of_workers_is_made_again():
+    task, choice, expected = barrier("batch norm")
+    check_equal(in_threads(task, choice, story=Dies("server", ApplyCall, 4)), expected)
+
+
+def test_without_a_barrier_no_push_is_lost_with_the_server():
+    choice, task = ParadigmChoice(name="asp"), task_of(cluster={"server_log_bytes": 10_000})
+    run = in_threads(task, choice, story=Dies("server", ApplyCall, 9))
+    check(task, choice, run)
+    assert [remark.lost for remark in run.of(Remark)] == ["server"]
+    assert not entries(run.lines, Left)
+
+
+@pytest.mark.parametrize(
+    ("kind", "number"), [(EvaluateCall, 1), (EvaluateCall, 3), (StateDictCall, 1)]
+)
+def test_an_evaluator_that_dies_repeats_what_it_did(kind, number):
+    task, choice, expected = barrier("bsp")
+    run = in_threads(task, choice, story=Dies("evaluator", kind, number))
+    check_equal(run, expected)
+    assert [remark.lost for remark in run.of(Remark)] == ["evaluator"]
+
+
+@pytest.mark.parametrize(
+    "story", [("w-1#1", StepCall, 3), ("server", ApplyCall, 3), ("evaluator", EvaluateCall, 2)]
+)
+def test_an_error_of_the_users_ends_the_run_with_its_name(story):
+    run = in_threads(task_of(), story=Raises(*story))
+    assert run.lines[-1].status == "failed"
+    assert story[0] in run.lines[-1].error
+    assert "ValueError: the user's own" in run.lines[-1].error
+    assert replayed(task_of(), run.lines, BSP).difference is None
+
+
+class BreaksInAThread(nn.Linear):
+    def forward(self, x):
+        if threading.current_thread().name == "w-0#1":
+            raise ValueError("the user's own")
+        return super().forward(x)
+
+
+def test_a_model_that_raises_in_one_worker_ends_the_run():
+    task = task_of(lambda classes: nn.Sequential(nn.Flatten(), BreaksInAThread(64, classes)))
+    run = in_threads(task)
+    assert run.lines[-1].status == "failed"
+    assert "w-0#1" in run.lines[-1].error
+    assert "ValueError: the user's own" in run.lines[-1].error
+
+
+@pytest.mark.parametrize("actor", ["w-1#1", "server", "evaluator"])
+def test_an_actor_that_cannot_begin_ends_the_run(actor):
+    def around(name, program):
+        if name == actor:
+            raise ValueError("the user's own")
+        return program
+
+    driver = threads.driver_of(task_of(), BSP.make(), around=around)
+    with closing(driver.backend):
+        run = ended(driver)
+    assert run.lines[-1].status == "failed"
+    assert "ValueError: the user's own" in run.lines[-1].error
+
+
+# ---- checkpoints ----
+
+
+def until(lines, checkpoint):
+    return lines[: lines.index(Checkpointed(checkpoint.at, checkpoint.number)) + 1]
+
+
+@pytest.mark.parametrize("label", ["bsp", "local steps", "batch norm", "int8"])
+def test_a_resumed_run_has_the_weights_of_one_that_was_never_interrupted(label):
+    """Also if its server dies at once, also on the other clock, and from there back again."""
+    _, choice, expected = barrier(label)
+    task = task_of(**BARRIERS[label], checkpoint={"every_progress": 0.3})
+    whole = in_threads(task, choice)
+    check_equal(whole, expected)
+    assert whole.checkpoints
+    for checkpoint in whole.checkpoints:
+        former = until(whole.lines, checkpoint)
+        for resume, story in (
+            (in_threads, {}),
+            (in_threads, {"story": Dies("server", ApplyCall, 1)}),
+            (in_virtual_time, {}),
+        ):
+            again = resume(task, choice, checkpoint, **story)
+            lines = [*former, Resumed(checkpoint.at, checkpoint.number), *again.lines]
+            check_equal(Run(again.driver, lines, []), expected)
+            assert replayed(task, lines, choice).difference is None
+    virtually = in_virtual_time(task, choice)
+    for checkpoint in virtually.checkpoints:
+        assert in_threads(task, choice, checkpoint).driver.models == expected.driver.models
+
+
+def test_a_server_that_dies_over_a_checkpoint_takes_it_again():
+    expected = barrier("bsp")[-1]
+    task = task_of(checkpoint={"every_progress": 0.3})
+    run = in_threads(task, story=Dies("server", SnapshotCall, 1))
+    check_equal(run, expected)
+    assert run.checkpoints[0].number == 1
+    assert in_threads(task, BSP, run.checkpoints[0]).driver.models == expected.driver.models
+
+
+def test_a_run_that_is_stopped_goes_on_from_there():
+    expected, task = barrier("bsp")[-1], task_of(checkpoint={"every_progress": 1.0})
+    run = in_threads(task, story=Stops("w-1#1", StepCall, 4))
+    assert run.lines[-1].status == "stopped"
+    [checkpoint] = run.checkpoints
+    again = in_threads(task, BSP, checkpoint)
+    lines = [*until(run.lines, checkpoint), Resumed(checkpoint.at, 1), *again.lines]
+    check_equal(Run(again.driver, lines, []), expected)
+
+
+@pytest.mark.parametrize("label", ["asp", "hybrid", "lagtuner", "quorum"])
+def test_without_a_barrier_a_resumed_run_is_a_possible_history(label):
+    choice = ParadigmChoice(**FREE[label])
+    task = task_of(**UNEQUAL, workload={"samples": 480}, checkpoint={"every_progress": 0.3})
+    whole = in_threads(task, choice)
+    checkpoint = whole.checkpoints[0]
+    again = in_threads(task, choice, checkpoint)
+    resumed = Resumed(checkpoint.at, checkpoint.number)
+    check(task, choice, again, [*until(whole.lines, checkpoint), resumed, *again.lines])
+
+
+# ---- calls ----
+
+
+@pytest.fixture
+def world():
+    task = barrier("bsp")[0]
+    driver = threads.driver_of(task, BSP.make())
+    with closing(driver.backend) as backend:
+        yield backend
+
+
+@pytest.mark.parametrize(
+    ("actor", "message"),
+    [("server", StepCall(0, 8)), ("w-0#1", ForgetCall("w-1#1")), ("evaluator", StepCall(0, 8))],
+)
+def test_what_an_actor_does_not_answer_is_a_failure_with_its_name(world, actor, message):
+    call = world.call(actor, message)
+    failure = world.failure(call, PATIENCE_S)
+    assert (failure.kind, failure.actor) == ("raised", actor)
+    assert call.answer == failure
+    victim = world.call("w-2#1", StepCall(0, 8), [call])
+    assert world.failure(victim, PATIENCE_S) == failure, "who needs its value fails with it"
+
+
+def test_calls_of_a_dead_actor_fail_and_a_new_one_answers(world):
+    first = world.call("server", PublishCall(0, 0))
+    assert world.failure(first, PATIENCE_S) is None
+    world.kill("server")
+    lost = world.call("server", PublishCall(0, 0))
+    assert world.failure(lost, PATIENCE_S) == Failure("died", lost.answer.reason, "server")
+    assert world.failure(world.restart("server"), PATIENCE_S) is None
+    again = world.repeat(lost, "server", PublishCall(0, 0))
+    for call in (again, lost, world.call("w-0#1", StepCall(0, 8), [lost])):
+        assert world.failure(call, PATIENCE_S) is None
+    assert world.failure(first, PATIENCE_S) is None, "what was there stays"
+
+
+def a_program(handle):
+    return closing(threads.Threads(lambda name: SimpleNamespace(handle=handle)))
+
+
+def test_an_actor_executes_in_order_what_is_called_and_is_awaited_no_longer_than_said():
+    done, may_go_on = [], threading.Event()
+
+    def handle(message, inputs):
+        assert may_go_on.wait(PATIENCE_S)
+        done.append(message.worker)
+        return Handled((), message.worker)
+
+    with a_program(handle) as world:
+        calls = [world.call("a", ForgetCall(str(index))) for index in range(5)]
+        with pytest.raises(TimeoutError):
+            world.failure(calls[0], 0)
+        assert not any(map(world.is_done, calls))
+        may_go_on.set()
+        assert world.failure(calls[-1], PATIENCE_S) is None
+        assert [call.answer for call in calls] == done == list("01234")
+
+
+def test_a_call_that_waited_for_lost_values_fails_also_after_these_were_made_again():
+    """It is issued again, so it would be done twice."""
+    may_go_on = threading.Event()
+
+    def handle(message, inputs):
+        assert may_go_on.wait(PATIENCE_S)
+        return Handled((torch.zeros(3),))
+
+    with a_program(handle) as world:
+        world.spawn("a")
+        world.kill("a")
+        lost, waits = world.call("a", PublishCall(0, 0)), world.call("b", PublishCall(0, 0))
+        victim = world.call("b", PublishCall(0, 0), [lost])
+        failed = world.failure(lost, PATIENCE_S)
+        world.restart("a")
+        world.repeat(lost, "a", PublishCall(0, 0))
+        may_go_on.set()
+        assert world.failure(victim, PATIENCE_S) == failed
+        again = world.call("b", PublishCall(0, 0), [lost])
+        assert world.failure(waits, PATIENCE_S) is world.failure(again, PATIENCE_S) is None
+
+
+def test_a_borrowed_value_is_kept_as_it_was():
+    own = torch.zeros(3)
+
+    def handle(message, inputs):
+        if inputs:
+            return Handled((), [vector.tolist() for vector in inputs])
+        own.add_(1)
+        return Handled((own,), None, is_borrowed=True)
+
+    with a_program(handle) as world:
+        first, second = (world.call("a", PublishCall(0, 0)) for _ in range(2))
+        seen = world.call("b", PublishCall(0, 0), [first, second])
+        assert world.failure(seen, PATIENCE_S) is None
+        assert seen.answer == [[1.0] * 3, [2.0] * 3]
+
+
+def test_a_program_that_ends_its_thread_is_no_hang():
+    def handle(message, inputs):
+        raise SystemExit
+
+    with a_program(handle) as world:
+        for _ in range(2):
+            assert world.failure(world.call("a", ForgetCall("w")), PATIENCE_S).actor == "a"
+
+
+def test_callbacks_come_in_the_drivers_thread_timers_in_the_order_of_their_times():
+    happened = []
+
+    def note(what):
+        happened.append((what, threading.current_thread()))
+
+    with a_program(lambda message, inputs: Handled()) as world:
+        for at in (0.02, 0.01, 0.0):
+            world.schedule(at, note, at)
+        world.watch(world.call("a", ForgetCall("w")), note, "done")
+        while len(happened) < 4:
+            world.wait()
+        assert world.now >= 0.02
+    assert {thread for _, thread in happened} == {threading.current_thread()}
+    assert [what for what, _ in happened if what != "done"] == [0.0, 0.01, 0.02]
+
+
+def test_the_third_shell_is_small():
+    assert code_lines(Path(threads.__file__).read_text(encoding="utf-8")) < 150
+
+
+def code_lines(source):
+    """The lines of code: not blank, no comment, and no part of a docstring."""
+    texts = {
+        line
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+        for line in range(node.lineno, node.end_lineno + 1)
+        if isinstance(node.value.value, str)
+    }
+    lines = enumerate(map(str.strip, source.splitlines()), start=1)
+    return sum(bool(line) and line[0] != "#" and number not in texts for number, line in lines)
