@@ -92,7 +92,15 @@ class RayBackend:
         self.transport, self._upload_s = transport, upload_s
         transport.attach(self._failure_by)
         processes = self.processes = RayProcesses(
-            self, servers, evaluator, evaluator_setup, workers, respawns, nodes, names, sites
+            backend=self,
+            servers=servers,
+            evaluator=evaluator,
+            evaluator_setup=evaluator_setup,
+            workers=workers,
+            respawns=respawns,
+            nodes=nodes,
+            names=names,
+            sites=sites,
         )
         self.transit = RayTransit(self, processes)
         self._servers = servers

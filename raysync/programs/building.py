@@ -181,4 +181,6 @@ def stage_seconds_of(spec: RunSpec, slot: str) -> StageSeconds:
     topology, size = spec.topology, spec.experiment.batch_size
     stage = topology.stage_of(slot)[1]
     step_time, share = step_time_of(spec, slot), topology.shares[stage]
-    return StageSeconds(step_time, share, size, topology.paradigm, stage)
+    return StageSeconds(
+        step_time=step_time, share=share, batch_size=size, paradigm=topology.paradigm, stage=stage
+    )

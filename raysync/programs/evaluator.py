@@ -11,7 +11,7 @@ from raysync.decoupled.cut import joined
 from raysync.decoupled.plan import cut_model
 from raysync.engine.messages import EvaluateCall, Message, StateDictCall
 from raysync.paradigms.decoupled import Decoupled
-from raysync.programs.program import Handled, not_mine
+from raysync.programs.program import Handled, check_size, not_mine
 from raysync.programs.run_spec import RunSpec
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
@@ -52,9 +52,12 @@ class EvaluatorProgram:
 
     def _weights(self, vectors: Sequence[Tensor]) -> Tensor:
         """Join the vectors to the model's weights (P + Q,)."""
-        assert vectors, "an evaluation without weights"
+        layout = self._evaluation.model.layout
         if self._stages:
-            return joined(vectors, self._stages, self._evaluation.model.layout)
+            for vector, stage in zip(vectors, self._stages, strict=True):
+                check_size([vector], stage.parameters + stage.size)
+            return joined(vectors, self._stages, layout)
+        check_size(vectors, layout.parameters + layout.size)
         return vectors[0] if len(vectors) == 1 else torch.cat(list(vectors))
 
     def state(self) -> State:

@@ -56,6 +56,12 @@ class Program(Handler, Protocol):
     def load_state(self, state: State) -> None: ...
 
 
+def check_size(vectors: Sequence[Tensor], size: int) -> None:
+    """Check that vectors, or the parts of one, have so many numbers together."""
+    found = sum(map(len, vectors))
+    assert found == size, f"{found} numbers for {size}"
+
+
 def not_mine(kind: str, message: Message) -> AssertionError:
     """Return the error of a message that is for another kind of actor."""
     return AssertionError(f"no call of a {kind}, but of a {message.row.to}: {message}")

@@ -34,6 +34,8 @@ class ServerProgram:
         self, message: Message, inputs: Sequence[Any], into: Tensor | None = None
     ) -> Handled:
         model = self._model
+        takes = ApplyCall | CombineCall | SnapshotCall | LoadServerStateCall
+        assert isinstance(message, takes) or not inputs, f"inputs of {message}"
         match message:
             case ApplyCall(plan=plan, publishes=publishes):
                 assert plan is not None, "an update without its details"

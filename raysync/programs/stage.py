@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raysync.decoupled.stage_computation import StageComputation
 from raysync.engine.messages import BackwardCall, ForwardCall, Message, StepReport
-from raysync.programs.program import Handled, not_mine
+from raysync.programs.program import Handled, check_size, not_mine
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batch_structure import batch_to
 from raysync.training.files.state_file import State
@@ -38,6 +38,7 @@ class StageProgram:
         computing: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
         self._computation, self._task = computation, task
+        self._size = len(computation.initial())
         self._reader, self._batch_size = reader, batch_size
         self._is_first, self._is_last = stage == 1, stage == stages
         self._device, self._computing = Device(device), computing
@@ -97,11 +98,16 @@ class StageProgram:
         assert 0 <= len(inputs) - expects_one <= 1, f"{len(inputs)} inputs of a pass"
         if len(inputs) > expects_one:
             vector = self._device.upload(inputs[0])
+            check_size([vector], self._size)
             self._computation.read_weights(vector)
             if self._needs_buffers:
                 self._computation.read_buffers(vector)
                 self._needs_buffers = False
-        return self._device.upload(inputs[-1]) if expects_one else None
+        if not expects_one:
+            return None
+        arrived: Tensor = self._device.upload(inputs[-1])
+        assert len(arrived) == self._batch_size, f"{len(arrived)} samples of a batch"
+        return arrived
 
     def _samples(self, batch: int) -> Any:
         # all stages of a group read the same batch

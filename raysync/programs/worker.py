@@ -17,7 +17,7 @@ from raysync.engine.messages import (
     StepReport,
     WorkerStateCall,
 )
-from raysync.programs.program import Handled, not_mine
+from raysync.programs.program import Handled, check_size, not_mine
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.files.state_file import State, decode, encode
 from raysync.training.worker.computation import WorkerComputation
@@ -48,10 +48,13 @@ class WorkerProgram:
     def handle(
         self, message: Message, inputs: Sequence[Any], into: Tensor | None = None
     ) -> Handled:
+        takes_vectors = isinstance(message, StepCall | RestoreCall)
+        assert takes_vectors or not inputs, f"inputs of {message}"
         match message:
             case StepCall():
                 return self._step(message, inputs, into)
             case RestoreCall():
+                check_size(inputs, self._size)
                 self._gradient.read_buffers(torch.cat(list(inputs)))
             case WorkerStateCall(batch=batch):
                 return Handled((encode(self._computation.state_before(batch)),))
@@ -64,8 +67,7 @@ class WorkerProgram:
     def _step(self, message: StepCall, weights: Sequence[Tensor], into: Tensor | None) -> Handled:
         gradient = self._gradient
         if weights:
-            size = sum(map(len, weights))
-            assert size == self._size, f"weights of {size} numbers for {self._size}"
+            check_size(weights, self._size)
             gradient.read_weights(weights)
         if into is not None:
             gradient.write_into(into)

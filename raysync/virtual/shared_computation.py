@@ -14,7 +14,7 @@ from torch import Tensor
 from raysync.config import WorkerGroup
 from raysync.engine.messages import Message, RestoreCall, StepCall
 from raysync.programs.building import gradient_of, reader_of
-from raysync.programs.program import Handled
+from raysync.programs.program import Handled, check_size
 from raysync.programs.run_spec import RunSpec
 from raysync.programs.worker import WorkerProgram
 from raysync.training.files.state_file import State
@@ -91,6 +91,7 @@ class SharingWorker:
         self, message: Message, inputs: Sequence[Any], into: Tensor | None = None
     ) -> Handled:
         if isinstance(message, RestoreCall):
+            check_size(inputs, len(self._shared.initial))
             self._buffers = torch.cat(list(inputs))
             return Handled()
         if not isinstance(message, StepCall):

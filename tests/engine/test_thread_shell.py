@@ -32,6 +32,7 @@ from raysync.engine.messages import (
     PublishCall,
     SnapshotCall,
     StateDictCall,
+    StatisticsCall,
     StepCall,
 )
 from raysync.programs.program import Handled
@@ -120,7 +121,7 @@ def in_virtual_time(task, choice=BSP, checkpoint=None):
 
 
 class Story:
-    """What happens within the n-th messages of a type to an actor, counted over all its lives."""
+    """What happens to an actor within its n-th messages of a type, counted over all its lives."""
 
     def __init__(self, actor, kind, *numbers):
         self._actor, self._kind, self._numbers, self._count = actor, kind, numbers, 0
@@ -381,7 +382,7 @@ def until(lines, checkpoint):
 
 @pytest.mark.parametrize("label", ["bsp", "local steps", "batch norm", "int8"])
 def test_a_resumed_run_has_the_weights_of_one_that_was_never_interrupted(label):
-    """Also if its server dies at once, also on the other clock, and from there back again."""
+    """Also if its server dies, also on the other clock, and from there back again."""
     _, choice, expected = barrier(label)
     task = task_of(**BARRIERS[label], checkpoint={"every_progress": 0.3})
     whole = in_threads(task, choice)
@@ -401,6 +402,17 @@ def test_a_resumed_run_has_the_weights_of_one_that_was_never_interrupted(label):
     virtually = in_virtual_time(task, choice)
     for checkpoint in virtually.checkpoints:
         assert in_threads(task, choice, checkpoint).driver.models == expected.driver.models
+
+
+@pytest.mark.parametrize("label", ["local steps", "batch norm"])
+@pytest.mark.parametrize("kind", [StatisticsCall, PublishCall])
+def test_a_run_whose_server_dies_as_it_resumes_loses_nothing(label, kind):
+    """Neither what workers take up again, nor the weights that they wait for."""
+    _, choice, expected = barrier(label)
+    task = task_of(**BARRIERS[label], checkpoint={"every_progress": 0.3})
+    for checkpoint in in_threads(task, choice).checkpoints:
+        again = in_threads(task, choice, checkpoint, Dies("server", kind, 1))
+        assert again.driver.models == expected.driver.models
 
 
 def test_a_server_that_dies_over_a_checkpoint_takes_it_again():

@@ -26,11 +26,11 @@ class Area:
 
 
 AREAS = {
-    "kernel": Area(("core", "paradigms", "testing", TOP), budget=4_100),
+    "kernel": Area(("core", "paradigms", "testing", TOP), budget=3_970),
     "engines": Area(
         ("engine", "programs", "virtual", "cluster", "decoupled", "emulation"),
         budget=9_500,
-        ceiling=9_720,
+        ceiling=9_850,
     ),
     "training": Area(("training",), budget=5_200, ceiling=6_090),
     "foundation": Area(("config", "record"), budget=5_800, ceiling=6_906),

@@ -55,7 +55,11 @@ class Stage(Shell):
         }
         return Ready(
             program=EmulatedDevice(
-                program, watch, stage_seconds_of(spec, slot).whole, group.link, received
+                program=program,
+                watch=watch,
+                seconds_of=stage_seconds_of(spec, slot).whole,
+                link=group.link,
+                input_bytes=received,
             ),
             place=place,
         )

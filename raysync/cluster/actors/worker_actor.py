@@ -52,7 +52,11 @@ class Worker(Shell):
         log_ready(model.name, place.devices)
         return Ready(
             program=EmulatedDevice(
-                program, watch, seconds_of, group.link, {StepCall: vector_bytes}
+                program=program,
+                watch=watch,
+                seconds_of=seconds_of,
+                link=group.link,
+                input_bytes={StepCall: vector_bytes},
             ),
             place=place,
             part_sizes=program.part_sizes,

@@ -39,7 +39,7 @@ def outgoing(value: Any, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
 
 
 def incoming(*payloads: Payload) -> list[Any]:
-    """Convert payloads to read-only tensors, or to numbers."""
+    """Convert payloads to read-only tensors, numbers or files."""
     return [_value_of(payload) for payload in payloads]
 
 
@@ -47,6 +47,8 @@ def _value_of(payload: Payload) -> Any:
     if isinstance(payload, bytes):
         return torch.from_numpy(np.frombuffer(payload, np.float32))
     if isinstance(payload, np.ndarray):
+        if payload.dtype == np.uint8:
+            return payload.tobytes()
         tensor = torch.from_numpy(payload)
         # stages send floats only, so uint16 is bfloat16
         return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor

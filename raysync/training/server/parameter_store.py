@@ -128,6 +128,10 @@ class ParameterStore:
             self._settings = self.update.in_phase(plan.phase)
         buffers, count = len(self._initial_buffers), len(plan.samples)
         pushes, bases = vectors[:count], vectors[count:]
+        compensates = self.update.delay_compensation is not None
+        assert len(vectors) == count * (1 + compensates), f"{len(vectors)} inputs of {plan}"
+        sizes = {len(base) for base in bases}
+        assert sizes <= {len(self._published)}, f"weights of {sizes} numbers"
         gradient, self._members = self._weighted_gradient(plan, pushes, bases), plan.members
         for vector, worker in zip(pushes, plan.workers, strict=True):
             if buffers and worker is not None:
@@ -175,6 +179,7 @@ class ParameterStore:
     def _step(self, progress: float, norms: Sequence[float]) -> None:
         settings, gradient = self._settings, self._gradient
         assert gradient is not None, "step before combine"
+        assert norms, "an update without a norm"
         if settings.clip_norm is not None:
             norm = torch.linalg.vector_norm(torch.tensor(norms, device=self._weights.device))
             gradient = clipped(gradient, settings.clip_norm, norm, out=self._combined)

@@ -103,11 +103,14 @@ class Wire:
 
 def gradient_of(name: str, vector: Tensor, parameters: int, buffers: int) -> Tensor:
     """Decode the gradient (P,) of a vector or part, in float32 or bfloat16, perhaps a view."""
-    codec = codec_of(name, FRACTION)  # to decode, `top-k` needs no fraction
+    codec, numbers = codec_of(name, FRACTION), len(vector) - buffers
     if codec is None:
-        assert len(vector) == parameters + buffers, f"a push of {len(vector)} numbers"
+        assert numbers == parameters, f"a push of {numbers} numbers for {parameters}"
         return vector[:parameters]
-    return codec.decode(vector[: len(vector) - buffers], parameters)
+    # to decode, `top-k` needs no fraction: it has as many indices as numbers
+    is_whole = name == "top-k" or numbers == codec.encoded_size(parameters)
+    assert is_whole, f"a push of {numbers} encoded numbers for {parameters}"
+    return codec.decode(vector[:numbers], parameters)
 
 
 def _part_sizes(parameters: int, buffers: int, shards: int) -> Iterator[_PartSize]:
