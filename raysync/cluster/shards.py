@@ -29,10 +29,10 @@ class RunningActor:
 
     def method(self, message: Message, parts: int) -> Callable[..., Any]:
         """Return Ray's method for calls of that type, which leave so many parts of values."""
-        key = name, _ = method_of(message), parts
-        if key not in self._methods:  # Ray's dashboard has the name
-            method = self.handle.call.options(num_returns=parts + 1, name=name)
-            self._methods[key] = method.remote
+        key = method_of(message), parts
+        if key not in self._methods:
+            name = f"{message.row.to.capitalize()}.{key[0]}"  # on Ray's dashboard
+            self._methods[key] = self.handle.call.options(num_returns=parts + 1, name=name).remote
         return self._methods[key]
 
 

@@ -245,9 +245,8 @@ class DataParallel:
         else:
             call = self._backend.call(worker, message)
         base = self._pulled.get(worker) if self._compensates else None
-        if self._resumed:
-            self._resumed.pop(worker, None)
-            self._restored.pop(worker, None)
+        if (self._resumed or self._restored) and self._resumed.pop(worker, None) is None:
+            self._restored.pop(worker, None)  # it has pushed since: its buffers are its own
         return (Step(release, size * steps, call, self.server, base, report, steps),)
 
     def issued_again(self, step: Step, lost: Collection[Call]) -> Call | None:
