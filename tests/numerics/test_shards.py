@@ -31,6 +31,7 @@ def train(shards, update, rounds=8):
     flat = model()
     stores = [shard_of(flat, update, index, shards) for index in range(shards)]
     generator = torch.Generator().manual_seed(1)
+    compensates = update.delay_compensation is not None
     for number in range(rounds):
         pushes = WORKERS[: 1 + number % 3]
         vectors = [
@@ -41,7 +42,7 @@ def train(shards, update, rounds=8):
         kept = [[part.clone() for part in its] for its in parts]
         bases = [
             split(torch.randn(flat.size + flat.buffer_size, generator=generator), shards)
-            for _ in pushes
+            for _ in (pushes if compensates else ())
         ]
         plan = update_plan(
             [8, 3, 5][: len(pushes)],

@@ -84,7 +84,8 @@ def advance(servers, begin, end):
             version=number + 1,
             replicas=[0, 1, 2] if gossips else [],
         )
-        its = parts(number, len(workers) * (1 if gossips else 2), len(servers))
+        compensates = not gossips and servers[0].store.update.delay_compensation is not None
+        its = parts(number, len(workers) * (1 + compensates), len(servers))
         if gossips:
             servers[0].apply(plan, its[0])
         else:

@@ -92,7 +92,7 @@ def test_every_shard_gets_its_part(parameters, buffers, shards, name, seed):
 def test_what_is_added_and_stepped_on_is_in_float32(update):
     """Bit by bit as if vectors had come in float32, rounded; what has come is not written to."""
     size, buffers, draw = 9, 3, torch.Generator().manual_seed(0)
-    wire = Wire("bf16", size, buffers)
+    wire, compensates = Wire("bf16", size, buffers), "delay_compensation" in update
     initial = torch.randn(size + buffers, generator=draw)
     stores = {
         name: ParameterStore(initial, size, Update(**update), wire=name)
@@ -101,7 +101,7 @@ def test_what_is_added_and_stepped_on_is_in_float32(update):
     for version in range(6):
         pushes = 1 + version % 3
         vectors = [torch.randn(size + buffers, generator=draw) for _ in range(pushes)]
-        bases = [torch.randn(size + buffers, generator=draw) for _ in range(pushes)]
+        bases = [torch.randn(size + buffers, generator=draw) for _ in range(pushes * compensates)]
         plan = update_plan([8, 3, 5][:pushes], progress=0.1, staleness=[1, 3, 2][:pushes])
         arrived = {
             "float32": [torch.cat([rounded(each[:size]), each[size:]]) for each in vectors],
@@ -136,11 +136,10 @@ def test_a_worker_sends_its_gradient_rounded_once(devices, given):
             computation.write_into(torch.full((sum(computation.wire.sizes),), float("nan")))
         computation.compute(training.reader("w-0"), 0, 10)
         sent[name] = computation.outgoing()
-    size = computation.model.size
-    assert torch.equal(
-        gradient_of("bf16", sent["bf16"], size, 129).float(), rounded(sent["float32"][:size])
-    )
-    assert torch.equal(sent["bf16"][-129:], sent["float32"][-129:])
+    size, buffers = computation.model.size, computation.model.buffer_size
+    decoded = gradient_of("bf16", sent["bf16"], size, buffers).float()
+    assert torch.equal(decoded, rounded(sent["float32"][:size]))
+    assert torch.equal(sent["bf16"][-buffers:], sent["float32"][-buffers:])
     assert len(sent["bf16"]) < 0.6 * len(sent["float32"])
     assert sent["bf16"].view(torch.int32)[-2] == 1, "batches seen"
 
