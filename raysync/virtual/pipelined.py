@@ -36,7 +36,10 @@ class PipelinedRun:
     def networks(self) -> Callable[[str], PhaseNetwork]:
         """Return the network of all phases: between stages and servers, and from stage to stage."""
         plan, experiment = self._plan, self._spec.experiment
-        network, routes = experiment.network, NetworkRoutes(experiment, plan.groups)
+        # each stage has one server; the experiment's actors are placed as for all of them
+        cluster = experiment.cluster.model_copy(update={"server_shards": 1})
+        alone = experiment.model_copy(update={"cluster": cluster})
+        network, routes = experiment.network, NetworkRoutes(alone, plan.groups)
         paths: dict[str, dict[str, AnyRoute]] = {}
         for server, stage in self._stages.items():
             slots = dict(slots for each, slots in plan.slots.items() if each[1] == stage)
