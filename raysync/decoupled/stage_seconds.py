@@ -6,9 +6,9 @@ backward (`weights: latest` runs forward again first).
 
 from __future__ import annotations
 
+from raysync.decoupled.pipelined_topology import PipelinedPlan
 from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import BackwardCall, ForwardCall
-from raysync.paradigms.decoupled import Decoupled
 
 FORWARD = 1 / 3  # the forward pass's share of a step's operations; a backward pass has 2 / 3
 StagePass = ForwardCall | BackwardCall
@@ -18,16 +18,11 @@ class StageSeconds:
     """The durations of one stage's passes."""
 
     def __init__(
-        self,
-        step_time: StepTime,
-        share: float,  # the stage's, of a step's operations
-        batch_size: int,
-        paradigm: Decoupled,
-        stage: int,
+        self, step_time: StepTime, batch_size: int, plan: PipelinedPlan, stage: int
     ) -> None:
-        self._step_time, self._share, self._batch_size = step_time, share, batch_size
-        self._is_last = stage == paradigm.modules
-        self._repeats = paradigm.weights == "latest"
+        self._step_time, self._share, self._batch_size = step_time, plan.shares[stage], batch_size
+        self._is_last = stage == plan.paradigm.modules
+        self._repeats = plan.paradigm.weights == "latest"
 
     def of(self, message: StagePass, computed_s: float = 0.0) -> tuple[float, float]:
         """Return the seconds of the forward and of the backward part of a pass.

@@ -78,6 +78,7 @@ class Evaluations:
         self._must_restart = False
         self._are_models_due = False
         self._failures = 0  # in a row
+        self._awaited = 0  # vectors of a checkpoint that its servers have not given yet
         self.published_at = 0.0  # of the latest weights, in seconds since the run began
 
     def add(
@@ -160,7 +161,7 @@ class Evaluations:
 
     def _begin(self) -> None:
         """Begin the next evaluation, model or restart, unless a call is under way."""
-        if self._under_way is not None or self._is_idle:
+        if self._under_way is not None or self._awaited or self._is_idle:
             return
         if self._must_restart:
             call = self._processes.restart(EVALUATOR)
@@ -321,7 +322,11 @@ class Evaluations:
         """Restore the evaluations that were pending."""
 
         def saved(name: str) -> Weights:
-            return tuple(server.saved(name) for server in self._servers)
+            calls = tuple(server.saved(name) for server in self._servers)
+            for server, call in zip(self._servers, calls, strict=True):
+                self._awaited += 1
+                server.expect(call, self._arrived, None)
+            return calls
 
         self._set_marks(state["marks"])
         self.published_at = state["published_at"]
@@ -340,6 +345,10 @@ class Evaluations:
                 )
             )
         self.models.load_state(state["models"], saved)
+        self._begin()
+
+    def _arrived(self, _: None) -> None:
+        self._awaited -= 1
         self._begin()
 
 

@@ -232,6 +232,8 @@ class DataParallel:
         if steps > 1 and not self._is_local and self._backend.computes:
             raise RunFailed(f"{release}: {NO_LOCAL_OPTIMIZER}")
         message, report = self._step_call(worker, clock, size, steps), NO_REPORT
+        if self._resumed and worker in self._resumed:
+            self._restore(worker)
         if pulls:
             weights = self.server.published or self.server.weights()
             if self._has_server and (late_s := self._transit.late_s(weights)):
@@ -253,10 +255,17 @@ class DataParallel:
         worker, clock = step.release.worker, step.release.clock
         if (weights := self._pulled.get(worker)) not in lost:
             return None
-        if worker in self._restored:
-            self._backend.call(worker, RestoreCall(), [self._restored[worker]])
+        self._restore(worker)
         message = self._step_call(worker, clock, step.batch_size, step.steps)
         return self._backend.call(worker, message, (weights,))
+
+    def _restore(self, worker: str) -> None:
+        """Restore a worker's buffers, if they are lost with the former process.
+
+        Just before its step: with a server that is lost before, both are lost, and issued again.
+        """
+        if worker in self._restored:
+            self._backend.call(worker, RestoreCall(), [self._restored[worker]])
 
     def _planned_steps(self, release: Release, size: int) -> int:
         """Return the steps of an iteration: as released, but at most its share of what is left."""
@@ -427,7 +436,6 @@ class DataParallel:
             latest = {worker: step.call for (worker, _), step in pushed.items()}
             for worker in state["pushers"]:  # before the weights, which imply the buffers
                 self._restored[worker] = latest.get(worker) or self.server.statistics(worker)
-                self._backend.call(worker, RestoreCall(), [self._restored[worker]])
         for worker, data in former.worker_files.items():
             if worker in self.roster.live:
                 self._backend.call(worker, LoadWorkerStateCall(bytes(data)))

@@ -178,9 +178,5 @@ def step_time_of(spec: RunSpec, slot: str) -> StepTime:
 
 def stage_seconds_of(spec: RunSpec, slot: str) -> StageSeconds:
     assert isinstance(spec.topology, PipelinedPlan), "a run without stages"
-    topology, size = spec.topology, spec.experiment.batch_size
-    stage = topology.stage_of(slot)[1]
-    step_time, share = step_time_of(spec, slot), topology.shares[stage]
-    return StageSeconds(
-        step_time=step_time, share=share, batch_size=size, paradigm=topology.paradigm, stage=stage
-    )
+    plan, size = spec.topology, spec.experiment.batch_size
+    return StageSeconds(step_time_of(spec, slot), size, plan, plan.stage_of(slot)[1])

@@ -30,6 +30,7 @@ from raysync.engine.messages import (
     EvaluateCall,
     ForgetCall,
     PublishCall,
+    SavedCall,
     SnapshotCall,
     StateDictCall,
     StatisticsCall,
@@ -38,7 +39,7 @@ from raysync.engine.messages import (
 from raysync.programs.program import Handled
 from raysync.training.preparation import prepare
 from raysync.virtual import engine as virtual
-from tests.builders.virtual import cut_task, entries, replayed
+from tests.builders.virtual import cut_task, entries, interrupted, replayed
 from tests.fakes import threads
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -404,15 +405,21 @@ def test_a_resumed_run_has_the_weights_of_one_that_was_never_interrupted(label):
         assert in_threads(task, choice, checkpoint).driver.models == expected.driver.models
 
 
+IN_TURN = [{"name": f"w{index}", "step_s": 0.1 + 0.02 * index} for index in range(3)]
+
+
 @pytest.mark.parametrize("label", ["local steps", "batch norm"])
-@pytest.mark.parametrize("kind", [StatisticsCall, PublishCall])
+@pytest.mark.parametrize("kind", [SavedCall, StatisticsCall, PublishCall])
 def test_a_run_whose_server_dies_as_it_resumes_loses_nothing(label, kind):
-    """Neither what workers take up again, nor the weights that they wait for."""
-    _, choice, expected = barrier(label)
-    task = task_of(**BARRIERS[label], checkpoint={"every_progress": 0.3})
-    for checkpoint in in_threads(task, choice).checkpoints:
-        again = in_threads(task, choice, checkpoint, Dies("server", kind, 1))
+    """Neither what has been pushed nor the statistics of workers, whether they compute or wait."""
+    task = task_of(**BARRIERS[label], workers=IN_TURN, checkpoint={"every_s": 1000.0})
+    expected, pushed = in_virtual_time(task), set()
+    for after in range(14, 24):
+        _, checkpoint = interrupted(task, BSP, after)
+        pushed.add(len(checkpoint.state["pushed"]))
+        again = in_threads(task, BSP, checkpoint, Dies("server", kind, 1))
         assert again.driver.models == expected.driver.models
+    assert pushed == {0, 1, 2}, "so many workers wait"
 
 
 def test_a_server_that_dies_over_a_checkpoint_takes_it_again():

@@ -34,7 +34,7 @@ class Stage(Shell):
     def begin(self, spec: RunSpec, model: InitialModel) -> Ready:
         assert isinstance(spec.topology, PipelinedPlan), "a run without stages"
         topology, experiment, slot = spec.topology, spec.experiment, self._role.slot
-        (_, stage), paradigm = topology.stage_of(slot), topology.paradigm
+        _, stage = topology.stage_of(slot)
         group, size = topology.group(slot), experiment.batch_size
         keep_freed_memory()
         [device] = ready_devices(group)
@@ -47,19 +47,14 @@ class Stage(Shell):
         )
         place = current_place([device])
         log_ready(f"stage {stage} of {model.name}", place.devices)
-        output_bytes = round(topology.output_bytes[topology.stage_of(slot)] * size)
-        # a pass has an input of another stage, if there is one
-        received = {
-            ForwardCall: output_bytes if stage > 1 else 0,
-            BackwardCall: output_bytes if paradigm.modules > 1 else 0,
-        }
         return Ready(
             program=EmulatedDevice(
                 program=program,
                 watch=watch,
                 seconds_of=stage_seconds_of(spec, slot).whole,
                 link=group.link,
-                input_bytes=received,
+                # links are not emulated between stages: see `Capability.EMULATE_LINKS`
+                input_bytes={ForwardCall: 0, BackwardCall: 0},
             ),
             place=place,
         )
