@@ -20,17 +20,6 @@ if TYPE_CHECKING:
 class RayCall:
     """A call of one actor, or of all shards of one."""
 
-    __slots__ = (
-        "__weakref__",
-        "_backend",
-        "_is_file",
-        "_values",
-        "leases",
-        "reads",
-        "report",
-        "upload",
-    )
-
     def __init__(
         self,
         backend: RayBackend,
@@ -90,8 +79,6 @@ class RayCall:
 class Delayed(RayCall):
     """The transfer time of a value over an emulated link; no actor is called."""
 
-    __slots__ = ("at",)
-
     def __init__(self, backend: RayBackend, at: float) -> None:
         super().__init__(backend, ())
         self.at = at
@@ -112,8 +99,6 @@ class Delayed(RayCall):
 
 class Spawned(RayCall):
     """The start of a worker; its answer is the `Place`."""
-
-    __slots__ = ("_worker",)
 
     def __init__(self, backend: RayBackend, report: Sequence[Any], worker: str) -> None:
         super().__init__(backend, report)

@@ -23,7 +23,6 @@ from raysync.config import Crash
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
 from raysync.core.stages import rosters_in
-from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.driver import Driver
 from raysync.engine.kept_models import SavedModel
 from raysync.engine.topology import rosters_by_stage
@@ -183,14 +182,4 @@ def driver_of(
         transport=transport,
         began_at=0.0 if checkpoint is None else checkpoint.at,
     )
-    faults = FaultPlan(experiment)
-    topology = spec.topology.topology(backend, experiment, faults)
-    return Driver(
-        topology=topology,
-        backend=backend,
-        experiment=experiment,
-        faults=faults,
-        marks=experiment.evaluation.progress_marks(),
-        primary=spec.primary,
-        checkpoint=checkpoint,
-    )
+    return spec.driver(backend, checkpoint)

@@ -73,6 +73,7 @@ class Session:
         # `server-0`, `evaluator` or a worker's slot -> the place of that actor in the latest run
         self.places: dict[str, Place] = {}
         self.models: list[SavedModel] = []  # of the latest run, complete before its last report
+        self._said: set[str] = set()  # how vectors travel: a comparison's runs say it once
         self._actor_group: ActorGroup | None = None
         self._model: tuple[InitialModel, Any] | None = None
 
@@ -345,7 +346,9 @@ class Session:
         )
         plan, notices = choose(spec, sites, home)
         for notice in filter(None, notices):
-            self._notify(notice)
+            if notice not in self._said:
+                self._notify(notice)
+        self._said.update(notices)
         for name, transport in plan.transports.items():
             self.places[name] = replace(self.places[name], transport=transport)
         return plan

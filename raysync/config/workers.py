@@ -449,8 +449,9 @@ class Cluster(Strict):
         ge=0,
         description=(
             "size of the log that holds the gradients of updates until the next snapshot of the"
-            " server's state; from log and snapshot, a lost server recovers the same weights; 0:"
-            " no log; after the loss of a server the run recovers from its newest checkpoint"
+            " server's state; from log and snapshot, a lost server recovers the same weights; 0, or"
+            " less than eight gradients: no log; after the loss of a server the run recovers from"
+            " its newest checkpoint"
         ),
     )
     min_workers: int = Field(
@@ -470,12 +471,13 @@ class Cluster(Strict):
         ),
     )
     transport: Literal["object-ref", "shared-memory", "auto"] = Field(
-        "object-ref",
+        "auto",
         description=(
             "how gradients and weights travel on Ray; object-ref: as values of Ray's object store,"
             " everywhere; shared-memory: in memory that the processes of one node share, refused if"
             " the actors are on several nodes; auto: the gradients of workers on the server's node"
-            " in shared memory, and the weights, too, if nobody reads them elsewhere"
+            " in shared memory, and the weights, too, if nobody reads them elsewhere; all else in"
+            " the object store"
         ),
     )
     wire: Annotated[WireFormat, BeforeValidator(by_name), PlainSerializer(_short_form)] = Field(

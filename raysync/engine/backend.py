@@ -38,7 +38,7 @@ class Failure:
 
 
 class Call(Protocol):
-    """One call of an actor's method, under way or done."""
+    """One call of an actor's method, under way or done; it is hashed by identity."""
 
     def value(self, index: int) -> Value:
         """Return one of its values, which may be passed on before it is computed."""
@@ -153,8 +153,8 @@ class Backend(Protocol):
     ) -> Call:
         """Repeat a call on a restarted server.
 
-        `lost` is the old call: it gets the new values, and must be watched again. None: nobody
-        needs them.
+        `lost` is the old call: it gets the new values, for later calls, and must be watched again;
+        a call that was issued with the old ones has failed. None: nobody needs them.
         """
 
     def watch(self, call: Any, then: Callable[[Any], None], argument: Any) -> None:

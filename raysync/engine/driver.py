@@ -452,7 +452,7 @@ class Driver:
         """Remark the loss of a node; its actors' calls fail by themselves."""
         if not self.status:
             self.lines.remark(
-                f"Node {node} is gone, with {', '.join(actors)}. Ray does not restart nodes:"
+                f"Node {node} is gone, with {', '.join(actors)}. Nodes are not restarted:"
                 " restart it, or start another."
             )
 

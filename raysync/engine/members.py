@@ -358,8 +358,8 @@ class Members:
         if not rejoin.is_remarked:
             rejoin.is_remarked = True
             self._lines.remark(
-                f"{rejoin.worker} waits for resources: Ray cannot place it yet; it joins as soon"
-                " as Ray can."
+                f"{rejoin.worker} waits for resources: no node has room for it yet; it joins as"
+                " soon as one has."
             )
         return True
 

@@ -21,6 +21,9 @@ from raysync.engine.messages import Message, SnapshotCall
 
 # bounds the recovery time of a server, and the driver's memory of small gradients
 MAX_UPDATES = 512
+# The fewest gradients that a log holds, or there is none: a snapshot reads and writes as much as
+# several updates, and must be worth them.
+FEWEST_GRADIENTS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -88,8 +91,32 @@ def server_log(
     backend: Backend, server: str, experiment: Experiment, vector_bytes: float
 ) -> ServerLog | None:
     """Return the log of a server; None if the server cannot be lost, or is not restarted."""
-    cluster = experiment.cluster
-    can_lose = backend.processes.can_lose(server)
-    if not (can_lose and cluster.restarts.attempts and cluster.server_log_bytes):
+    limit_bytes = log_bytes(experiment, vector_bytes)
+    if not limit_bytes or not backend.processes.can_lose(server):
         return None
-    return ServerLog(vector_bytes, cluster.server_log_bytes)
+    return ServerLog(vector_bytes, limit_bytes)
+
+
+def log_bytes(experiment: Experiment, vector_bytes: float) -> int:
+    """Return the limit of the log of a server that can be lost; 0: it has none."""
+    cluster = experiment.cluster
+    is_worth_it = cluster.server_log_bytes >= FEWEST_GRADIENTS * vector_bytes
+    return cluster.server_log_bytes if cluster.restarts.attempts and is_worth_it else 0
+
+
+def log_notice(experiment: Experiment, vector_bytes: float) -> str:
+    """Warn of a server that has no log although the user allows one; "" if it has."""
+    cluster = experiment.cluster
+    wants_log = cluster.restarts.attempts and cluster.server_log_bytes
+    if not wants_log or log_bytes(experiment, vector_bytes):
+        return ""
+    ends = (
+        "the run recovers from its newest checkpoint"
+        if experiment.checkpoint is not None
+        else "it fails: set `checkpoint`, from which it would recover, or a larger log"
+    )
+    return (
+        f"The server keeps no log: cluster.server_log_bytes ({cluster.server_log_bytes:,}) holds"
+        f" fewer than {FEWEST_GRADIENTS} gradients of {vector_bytes:,.0f} bytes. If the server is"
+        f" lost, {ends}."
+    )

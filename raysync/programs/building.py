@@ -15,17 +15,20 @@ from raysync.decoupled.stage_computation import StageComputation
 from raysync.decoupled.stage_seconds import StageSeconds
 from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import LoadServerStateCall
+from raysync.engine.server_log import log_bytes
 from raysync.engine.topology import SERVER, DataParallelPlan
 from raysync.paradigms.decoupled import Decoupled
 from raysync.programs.run_spec import RunSpec
 from raysync.programs.server import ServerProgram
 from raysync.programs.stage import StageProgram
+from raysync.programs.worker import WorkerProgram
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
 from raysync.training.server.parameter_store import shard_of
+from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 
@@ -133,6 +136,28 @@ def gradient_of(
         shards=experiment.cluster.server_shards,
         draws_ahead=draws_ahead,
         found=model.found,
+    )
+
+
+def worker_program(
+    spec: RunSpec,
+    slot: str,
+    model: InitialModel,
+    gradient: GradientComputation,
+    *,
+    can_lose_servers: bool,  # as `ActorProcesses.can_lose`
+    tries_kernels: bool = False,  # cuDNN's, which are a setting of the whole process
+    loader_workers: int = 0,
+    computing: Callable[[], AbstractContextManager[object]] = nullcontext,
+) -> WorkerProgram:
+    """Return the program of a worker; `gradient` may serve others, too."""
+    experiment = spec.experiment
+    may_repeat = can_lose_servers and log_bytes(experiment, spec.vector_bytes[SERVER]) > 0
+    return WorkerProgram(
+        WorkerComputation(gradient, experiment, may_repeat),
+        reader_of(spec, slot, model, loader_workers),
+        experiment.batch_size_of(slot) if tries_kernels else None,
+        computing,
     )
 
 

@@ -24,10 +24,19 @@ if TYPE_CHECKING:  # a run that only takes time needs no torch
 class Handled(NamedTuple):
     """What a message leaves behind, and its answer to the driver."""
 
-    values: Sequence[Any] = ()  # tensors on the program's host, or a file as bytes
+    values: Sequence[Any] = ()  # tensors on the program's host, or a file as a memoryview
     answer: Any = None
     # The program's next message overwrites the first value: a shell that keeps it copies it.
     is_borrowed: bool = False
+
+    @property
+    def kept(self) -> Sequence[Any]:
+        """The values, for a shell that keeps them."""
+        if not self.is_borrowed:
+            return self.values
+        first, *others = self.values
+        copy = bytes(first) if isinstance(first, memoryview) else first.clone()
+        return (copy, *others)
 
 
 class Handler(Protocol):

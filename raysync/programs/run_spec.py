@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from raysync.config import Experiment, WorkerGroup
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.metrics import PrimaryMetric
 from raysync.decoupled.pipelined_topology import PipelinedPlan, server_of
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import one_way_s
+from raysync.engine.backend import Backend
+from raysync.engine.driver import Driver
 from raysync.engine.topology import SERVER, DataParallelPlan
 from raysync.record.metrics_registry import RunLabels
 from raysync.step_fault import StepFault
@@ -65,6 +69,19 @@ class RunSpec:
         if self.is_pipelined:  # see `Capability.EMULATE_LINKS`
             return 0.0
         return one_way_s(self.group(slot).link, self.push_bytes[SERVER], fault)
+
+    def driver(self, backend: Backend, checkpoint: Checkpoint | None = None) -> Driver:
+        """Return the driver of the run, or of its rest from a checkpoint; see `Driver`."""
+        experiment, faults = self.experiment, FaultPlan(self.experiment)
+        return Driver(
+            topology=self.topology.topology(backend, experiment, faults),
+            backend=backend,
+            experiment=experiment,
+            faults=faults,
+            marks=experiment.evaluation.progress_marks() if self.trains else [],
+            primary=self.primary,
+            checkpoint=checkpoint,
+        )
 
     @property
     def keeps_actors_after(self) -> Sequence[str]:

@@ -53,7 +53,8 @@ class ServerProgram:
             case SavedCall(name=name):
                 return Handled((model.saved(name),))
             case SnapshotCall(names=names, version=version):
-                return Handled((model.snapshot(names, inputs, version),), version)
+                file = model.snapshot(names, inputs, version)
+                return Handled((file,), version, is_borrowed=True)
             case LoadServerStateCall():
                 [data] = inputs
                 model.restore(data)

@@ -40,7 +40,7 @@ class WorkerProgram:
         # entered while it computes, without copies of vectors, for who measures that
         computing: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        self._computation, self._reader, self._computing = computation, reader, computing
+        self.computation, self._reader, self._computing = computation, reader, computing
         self._gradient, self._batch_size = computation.gradient, batch_size
         model = self._gradient.model
         self._size = model.size + model.buffer_size
@@ -57,9 +57,9 @@ class WorkerProgram:
                 check_size(inputs, self._size)
                 self._gradient.read_buffers(torch.cat(list(inputs)))
             case WorkerStateCall(batch=batch):
-                return Handled((encode(self._computation.state_before(batch)),))
+                return Handled((encode(self.computation.state_before(batch)),))
             case LoadWorkerStateCall(data=data):
-                self._computation.load_state(decode(data))
+                self.computation.load_state(decode(data))
             case _:
                 raise not_mine("worker", message)
         return Handled()
@@ -74,7 +74,7 @@ class WorkerProgram:
         if self._batch_size is not None:
             try_kernels(message.samples == self._batch_size)
         with self._computing():
-            loss = self._computation.compute(
+            loss = self.computation.compute(
                 self._reader,
                 message.batch,
                 message.steps,
@@ -89,7 +89,7 @@ class WorkerProgram:
     @property
     def device_s(self) -> float:
         """A GPU's seconds for the last step without copies; 0 on CPUs."""
-        return self._computation.device_s
+        return self.computation.device_s
 
     def initial(self) -> Tensor:
         """Return the weights and buffers that the model was built with, (P + Q,)."""
@@ -111,7 +111,7 @@ class WorkerProgram:
             self._gradient.draw_ahead(self._reader)
 
     def state(self) -> State:
-        return self._computation.state()
+        return self.computation.state()
 
     def load_state(self, state: State) -> None:
-        self._computation.load_state(state)
+        self.computation.load_state(state)

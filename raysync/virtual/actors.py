@@ -46,11 +46,10 @@ class VirtualActor:
     def compute(
         self, message: Message, inputs: list[Any], answer: Any
     ) -> tuple[Sequence[Any], Any]:
-        values, said, is_borrowed = self.program.handle(message, inputs)
+        handled = self.program.handle(message, inputs)
+        values, said = handled.kept, handled.answer
         if message.row.is_file:
             return values, list(values)
-        if is_borrowed:
-            values = (values[0].clone(), *values[1:])
         if isinstance(said, StepReport):
             said = StepReport(said.loss, answer.busy_s, said.not_finite)
         return values, said

@@ -17,7 +17,6 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
 from raysync.core.structs import is_whole
 from raysync.decoupled.plan import check
-from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.checkpoint_state import OUTLIVED_S, files_of
 from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
@@ -108,10 +107,9 @@ def driver_of(
     ends: Mapping[str, Sequence[ProcessEnd]] = MappingProxyType({}),
 ) -> Driver:
     """Return the driver of a run, from a checkpoint or not, with `ends` of processes to survive."""
-    experiment, faults = training.experiment, FaultPlan(training.experiment)
     spec = spec_of(training, paradigm)
     run = run_of(spec, training.model, checkpoint.servers if checkpoint else {})
-    slots = experiment.slots()
+    slots = training.experiment.slots()
     backend = VirtualBackend(
         run.networks(),
         run.actor,
@@ -121,16 +119,7 @@ def driver_of(
         began_at=checkpoint.at if checkpoint else 0.0,
         start_s=lambda worker: slots[WorkerId(worker).slot.place].start_s,
     )
-    marks = experiment.evaluation.progress_marks() if spec.trains else []
-    return Driver(
-        topology=spec.topology.topology(backend, experiment, faults),
-        backend=backend,
-        experiment=experiment,
-        faults=faults,
-        marks=marks,
-        primary=training.primary,
-        checkpoint=checkpoint,
-    )
+    return spec.driver(backend, checkpoint)
 
 
 def _snapshot(driver: Driver, experiment: Experiment) -> Snapshot | None:

@@ -33,7 +33,7 @@ def snapshot(driver: Driver) -> tuple[State, bytes]:
     assert not driver.status, "the run is over"
     backend = _backend_of(driver)
     computed = backend.state() if backend.computes else {}
-    return {"events": backend.processed}, encode(computed)
+    return {"events": backend.processed}, bytes(encode(computed))
 
 
 def reenact(

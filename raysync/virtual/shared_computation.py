@@ -13,13 +13,12 @@ from torch import Tensor
 
 from raysync.config import WorkerGroup
 from raysync.engine.messages import Message, RestoreCall, StepCall
-from raysync.programs.building import gradient_of, reader_of
+from raysync.programs.building import gradient_of, worker_program
 from raysync.programs.program import Handled, check_size
 from raysync.programs.run_spec import RunSpec
 from raysync.programs.worker import WorkerProgram
 from raysync.training.files.state_file import State
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.precision import refuse_unsupported
@@ -55,9 +54,9 @@ class SharedComputation:
     def worker(self, slot: str) -> SharingWorker:
         spec = self._spec
         gradient = self._computation_for(spec.group(slot))
-        computation = WorkerComputation(gradient, spec.experiment)
-        program = WorkerProgram(computation, reader_of(spec, slot, self._model))
-        return SharingWorker(self, computation, program)
+        return SharingWorker(
+            self, worker_program(spec, slot, self._model, gradient, can_lose_servers=False)
+        )
 
     def _computation_for(self, group: WorkerGroup) -> GradientComputation:
         key = (group.devices, group.precision)
@@ -77,12 +76,10 @@ class SharingWorker:
     server stands for all shards, so a gradient is left as they decode it, (P + Q,) in float32.
     """
 
-    __slots__ = ("_buffers", "_computation", "_program", "_shared", "_weights")
+    __slots__ = ("_buffers", "_program", "_shared", "_weights")
 
-    def __init__(
-        self, shared: SharedComputation, computation: WorkerComputation, program: WorkerProgram
-    ) -> None:
-        self._shared, self._computation, self._program = shared, computation, program
+    def __init__(self, shared: SharedComputation, program: WorkerProgram) -> None:
+        self._shared, self._program = shared, program
         # Vectors that others refer to as well, so a worker takes no memory of its own for them:
         self._weights: Tensor | None = None  # as pulled, or as changed by local steps
         self._buffers = shared.initial  # ends with its latest buffers
@@ -96,7 +93,8 @@ class SharingWorker:
             return Handled()
         if not isinstance(message, StepCall):
             return self._program.handle(message, inputs)
-        shared, gradient, local = self._shared, self._computation.gradient, self._computation.local
+        shared, computation = self._shared, self._program.computation
+        gradient, local = computation.gradient, computation.local
         if inputs:
             [self._weights] = inputs
         assert self._weights is not None, "a worker that never pulled"

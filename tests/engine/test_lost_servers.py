@@ -16,7 +16,7 @@ from raysync.core.events import Pushed
 from raysync.core.journal import Entry, Evaluation, Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, SnapshotCall
 from raysync.engine.parameter_server import ServerState
-from raysync.engine.server_log import MAX_UPDATES, ServerLog
+from raysync.engine.server_log import FEWEST_GRADIENTS, MAX_UPDATES, ServerLog
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
 from raysync.virtual.virtual_processes import ProcessEnd
@@ -34,7 +34,7 @@ LEARNING = {
 }
 COMPENSATED = {"update": {"lr": 0.1, "delay_compensation": {}}}
 CRASHES = [{"kind": "crash", "worker": "gpu-1", "at_clock": 4, "rejoin_after_s": 0.2}]
-ONE_UPDATE, ALL = 1, 2**30
+ALL = 2**30
 TIMES = st.floats(0, 2.5)
 DEATHS = st.lists(TIMES, min_size=1, max_size=4).map(sorted)
 
@@ -52,6 +52,10 @@ def task_of(log_bytes=ALL, backoff_s=0.0, **more):
     cluster = {"step_deadline_s": 3.0, "restarts": restarts, "server_log_bytes": log_bytes}
     settings = LEARNING | {"cluster": cluster} | more
     return prepare(config.validate(settings), with_statistics, DATA)
+
+
+VECTOR_BYTES = prepare(config.validate(LEARNING), with_statistics, DATA).vector_bytes
+SHORT = FEWEST_GRADIENTS * VECTOR_BYTES
 
 
 def trained(task, choice, ends=(), checkpoint=None):
@@ -82,7 +86,7 @@ def times_lost(lines):
 @given(
     st.sampled_from(list(VARIANTS)),
     DEATHS,
-    st.sampled_from([ONE_UPDATE, 1000, ALL]),
+    st.sampled_from([SHORT, 2 * SHORT, ALL]),
     st.booleans(),
     st.integers(0, 9),
 )
@@ -115,7 +119,7 @@ def test_a_run_that_loses_its_server_is_the_run_that_does_not(
     DEATHS,
     st.booleans(),
     st.sampled_from([0.0, 0.3, 5.0]),
-    st.sampled_from([ONE_UPDATE, ALL]),
+    st.sampled_from([SHORT, ALL]),
 )
 @example("asp", [0.5, 0.6], True, 0.3, ALL)
 def test_whatever_it_takes_no_push_is_lost_or_applied_twice(
@@ -171,7 +175,7 @@ def states_of(driver):
 
 
 @settings(max_examples=15)
-@given(DEATHS, st.sampled_from([0.1, 0.3]), st.sampled_from([ONE_UPDATE, ALL]))
+@given(DEATHS, st.sampled_from([0.1, 0.3]), st.sampled_from([SHORT, ALL]))
 @example([0.5, 0.7, 0.72], 0.1, ALL)
 def test_a_server_is_up_lost_starts_and_replays(deaths, backoff_s, log_bytes):
     """In this order alone, unless it is lost again; after a wait that doubles with each attempt."""
@@ -277,7 +281,10 @@ def test_a_server_that_cannot_be_snapshot_has_no_log():
     assert not log.is_snapshot_due
 
 
-@pytest.mark.parametrize("setting", [{"server_log_bytes": 0}, {"restarts": {"attempts": 0}}])
+@pytest.mark.parametrize(
+    "setting",
+    [{"server_log_bytes": 0}, {"server_log_bytes": SHORT - 1}, {"restarts": {"attempts": 0}}],
+)
 def test_without_a_log_or_attempts_the_loss_of_a_server_ends_the_run(setting):
     task = prepare(config.validate(LEARNING | {"cluster": setting}), with_statistics, DATA)
     driver, lines, _ = trained(task, ParadigmChoice(name="asp"), [ProcessEnd(0.5)])

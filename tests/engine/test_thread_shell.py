@@ -36,6 +36,7 @@ from raysync.engine.messages import (
     StatisticsCall,
     StepCall,
 )
+from raysync.engine.server_log import FEWEST_GRADIENTS
 from raysync.programs.program import Handled
 from raysync.training.preparation import prepare
 from raysync.virtual import engine as virtual
@@ -71,6 +72,10 @@ def with_statistics(classes):
 def task_of(model=None, **more):
     cluster = SETTINGS["cluster"] | more.pop("cluster", {})
     return prepare(config.validate(SETTINGS | {"cluster": cluster} | more), model)
+
+
+def task_with_log_of(gradients):
+    return task_of(cluster={"server_log_bytes": gradients * task_of().vector_bytes})
 
 
 @dataclass
@@ -300,11 +305,11 @@ def test_a_worker_that_the_experiment_kills_comes_back():
         (PublishCall, [2, 3]),
     ],
 )
-@pytest.mark.parametrize("log_bytes", [1, 10**9])
-def test_a_server_that_dies_is_made_again_bit_for_bit(kind, numbers, log_bytes):
-    """From its log alone, or from a snapshot after each update."""
+@pytest.mark.parametrize("gradients", [FEWEST_GRADIENTS, 10**6])
+def test_a_server_that_dies_is_made_again_bit_for_bit(kind, numbers, gradients):
+    """From its log alone, or from snapshots and a short log."""
     expected = barrier("bsp")[-1]
-    task = task_of(cluster={"server_log_bytes": log_bytes})
+    task = task_with_log_of(gradients)
     run = in_threads(task, story=Dies("server", kind, *numbers))
     check_equal(run, expected)
     assert {remark.lost for remark in run.of(Remark)} == {"server"}
@@ -317,7 +322,7 @@ def test_a_server_with_statistics_of_workers_is_made_again():
 
 
 def test_without_a_barrier_no_push_is_lost_with_the_server():
-    choice, task = ParadigmChoice(name="asp"), task_of(cluster={"server_log_bytes": 10_000})
+    choice, task = ParadigmChoice(name="asp"), task_with_log_of(FEWEST_GRADIENTS)
     run = in_threads(task, choice, story=Dies("server", ApplyCall, 9))
     check(task, choice, run)
     assert [remark.lost for remark in run.of(Remark)] == ["server"]

@@ -13,17 +13,13 @@ from time import monotonic
 from msgspec.structs import replace
 
 from raysync.core.ids import WorkerId
-from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.backend import Failure
-from raysync.engine.driver import Driver
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
 from raysync.engine.messages import LoadServerStateCall, StepReport
 from raysync.programs import building
 from raysync.programs.evaluator import EvaluatorProgram
-from raysync.programs.worker import WorkerProgram
-from raysync.training.worker.computation import WorkerComputation
 
 COMPUTING = Lock()
 
@@ -81,10 +77,9 @@ class Actor:
             if message is None:
                 return (), None
             began_s = monotonic()
-            values, answer, is_borrowed = self._program.handle(message, found)
+            handled = self._program.handle(message, found)
+            values, answer = handled.kept, handled.answer
             self._busy_s += monotonic() - began_s
-            if is_borrowed:
-                values = (values[0].clone(), *values[1:])
         if isinstance(answer, StepReport):  # a stage computes in several calls
             answer, self._busy_s = replace(answer, busy_s=self._busy_s), 0.0
         return values, list(values) if message.row.is_file else answer
@@ -201,8 +196,7 @@ def program_of(name, spec, model, servers):
     if spec.is_pipelined:
         return building.stage_program(spec, slot, model)
     gradient = building.gradient_of(spec, spec.group(slot), model, ["cpu"])
-    computation = WorkerComputation(gradient, spec.experiment)
-    return WorkerProgram(computation, building.reader_of(spec, slot, model))
+    return building.worker_program(spec, slot, model, gradient, can_lose_servers=True)
 
 
 def driver_of(training, paradigm, checkpoint=None, around=lambda name, program: program):
@@ -210,7 +204,4 @@ def driver_of(training, paradigm, checkpoint=None, around=lambda name, program: 
     spec, model = building.spec_of(training, paradigm), training.model
     servers, began_at = (checkpoint.servers, checkpoint.at) if checkpoint else ({}, 0.0)
     backend = Threads(lambda name: around(name, program_of(name, spec, model, servers)), began_at)
-    experiment, faults = spec.experiment, FaultPlan(spec.experiment)
-    marks = experiment.evaluation.progress_marks()
-    topology = spec.topology.topology(backend, experiment, faults)
-    return Driver(topology, backend, experiment, faults, marks, spec.primary, checkpoint)
+    return spec.driver(backend, checkpoint)

@@ -28,7 +28,7 @@ def normed():
 
 def pushes(kind, clocks):
     """What a worker pushes that has these clocks, one after the other."""
-    settings = {"engine": "ray", "batch_size": BATCH_SIZE, "workers": [{"step_s": 1}]}
+    settings = {"batch_size": BATCH_SIZE, "workers": [{"step_s": 1}]}
     training = prepare(config.validate(settings | STATES[kind]), normed, DATA)
     experiment, [slot] = training.experiment, training.groups
     wire = experiment.cluster.wire
@@ -41,7 +41,8 @@ def pushes(kind, clocks):
         fraction=wire.fraction,
     )
     pulled = torch.cat([gradient.model.weights, gradient.model.buffers()])
-    worker, reader, pushed = WorkerComputation(gradient, experiment), training.reader(slot), []
+    worker = WorkerComputation(gradient, experiment, may_repeat=True)
+    reader, pushed = training.reader(slot), []
     for clock in clocks:
         gradient.read_weights([pulled])
         worker.compute(reader, clock * STEPS, STEPS, BATCH_SIZE)

@@ -1,15 +1,18 @@
 """A server that takes the state of another one goes on as that one does, bit by bit."""
 
+import json
+
 import pytest
 import torch
 from hypothesis import example, given, settings, strategies as st
 from msgspec.structs import replace
+from safetensors.torch import load, save
 from torch import nn
 
 from raysync.config import Update
 from raysync.decoupled.gossip import Gossip
 from raysync.errors import ConfigError
-from raysync.training.files.state_file import decode, encode
+from raysync.training.files.state_file import FileMemory, decode, encode
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
 from raysync.training.server.model_server import MissedUpdate, ModelServer
 from raysync.training.server.parameter_store import shard_of
@@ -204,6 +207,23 @@ def test_tensors_keep_their_strides():
         assert (again.stride(), again.dtype) == (tensor.stride(), tensor.dtype)
     expanded = torch.ones(1).expand(3)
     assert torch.equal(decode(encode({"a": expanded}))["a"], expanded)
+
+
+DTYPES = [torch.float64, torch.float32, torch.bfloat16, torch.int64, torch.uint8, torch.bool]
+
+
+@given(st.lists(st.tuples(st.sampled_from(DTYPES), st.lists(st.integers(0, 3), max_size=3))))
+def test_a_file_in_reused_memory_has_the_bytes_that_safetensors_writes(tensors):
+    generator, memory = torch.Generator().manual_seed(0), FileMemory()
+    state = [torch.randint(0, 9, shape, generator=generator).to(dtype) for dtype, shape in tensors]
+    encode({"longer": [torch.ones(500), *state]}, memory)
+    file = bytes(encode({"é": state, "a": 1}, memory))
+    length = 8 + int.from_bytes(file[:8], "little")
+    assert file == save(load(file), json.loads(file[8:length])["__metadata__"])
+    assert file == bytes(encode({"é": state, "a": 1}))
+    for tensor, again in zip(state, decode(file)["é"], strict=True):
+        assert again.dtype == tensor.dtype
+        assert torch.equal(again, tensor)
 
 
 @pytest.mark.parametrize(

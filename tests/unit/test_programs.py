@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from raysync import config
 from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.actors.worker_actor import program_of
 from raysync.cluster.transports.payloads import incoming, outgoing
 from raysync.decoupled.pipelined_topology import server_of
 from raysync.engine.messages import (
@@ -34,7 +33,13 @@ from raysync.engine.messages import (
     WorkerStateCall,
 )
 from raysync.engine.topology import SERVER
-from raysync.programs.building import server_program, spec_of, stage_program
+from raysync.programs.building import (
+    gradient_of,
+    server_program,
+    spec_of,
+    stage_program,
+    worker_program,
+)
 from raysync.programs.evaluator import EvaluatorProgram
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN
@@ -120,7 +125,9 @@ class World:
         return torch.rand(spec.vector_bytes[server] // 4, generator=generator)
 
     def worker(self):
-        program = program_of(self.whole, self.whole.slots[0], self.model, ["cpu"])
+        spec, slot = self.whole, self.whole.slots[0]
+        gradient = gradient_of(spec, spec.group(slot), self.model, ["cpu"])
+        program = worker_program(spec, slot, self.model, gradient, can_lose_servers=True)
         return program, of_a_worker(self.vector())
 
     def sharing_worker(self):
@@ -190,15 +197,10 @@ def tell(story, execute):
         yield message, inputs, values, answer
 
 
-def kept(value):
-    """What is left of a value when the program goes on."""
-    return value.clone() if isinstance(value, Tensor) else value
-
-
 def bare(program):
     def execute(message, inputs):
-        values, answer, _ = program.handle(message, inputs)
-        return [kept(value) for value in values], answer
+        handled = program.handle(message, inputs)
+        return handled.kept, handled.answer
 
     return execute
 
@@ -210,7 +212,8 @@ def on_ray(program):
         parts, answer = shell.execute(message, [outgoing(each)[0] for each in inputs])
         if message.row.is_file:
             return [part.tobytes() for part in parts], answer
-        return [kept(value) for value in incoming(*parts)], answer
+        values = incoming(*parts)
+        return [each.clone() if isinstance(each, Tensor) else each for each in values], answer
 
     return execute
 
@@ -240,7 +243,7 @@ def test_a_message_leaves_the_values_that_it_says_and_the_same_on_each_engine(wo
         runs.append(list(tell(story, shell(program))))
     for (message, _, values, answer), *others in zip(*runs, strict=True):
         assert len(values) == message.value_count
-        assert not message.row.is_file or isinstance(values[0], bytes)
+        assert not message.row.is_file or isinstance(values[0], bytes | memoryview)
         for _, _, other_values, other_answer in others:
             assert list(map(same, values, other_values)) == [True] * len(values)
             assert message.row.is_file or answer == other_answer

@@ -11,6 +11,7 @@ from raysync.cluster.transports.shared.shared_memory import SharedPlan
 from raysync.cluster.transports.transport import ServerNode, Sites, Writers, needed_bytes
 from raysync.decoupled.plan import check
 from raysync.engine.messages import PublishCall, StepCall
+from raysync.engine.server_log import log_notice
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from tests.builders.messages import naming, tells
@@ -39,7 +40,7 @@ def test_on_one_node_everything_is_shared(transport):
     plan, notices = chosen(transport, 1000, ALL_HERE, ENOUGH)
     shown = dict.fromkeys([*WORKERS, "server-0", "evaluator"], "shared-memory")
     assert plan == SharedPlan("here", shares_weights=True, transports=shown)
-    assert notices == []
+    assert bool(notices) == (transport == "auto"), "what was chosen is said"
 
 
 def test_the_object_store_asks_for_nothing_and_says_if_it_is_small():
@@ -82,9 +83,18 @@ def test_what_cannot_be_shared_is_an_object_reference_or_refused(sites, memory, 
 def test_the_memory_that_is_needed_is_that_of_the_vectors_and_of_the_log():
     vectors = (2 * 2 + 2 + 2) * MIB
     assert needed_bytes(experiment(server_log_bytes=0), MIB) == vectors
-    assert needed_bytes(experiment(server_log_bytes=5), MIB) == vectors + 5
+    assert needed_bytes(experiment(server_log_bytes=8 * MIB), MIB) == 2 * vectors
+    assert needed_bytes(experiment(server_log_bytes=8 * MIB - 1), MIB) == vectors, "no log"
     assert needed_bytes(experiment(), 1000) == 8 * 1000 + 512 * 2 * 1000
     assert needed_bytes(experiment(restarts={"attempts": 0}), MIB) == vectors
+
+
+def test_a_server_that_keeps_no_log_although_it_may_is_told():
+    short = experiment(server_log_bytes=8 * MIB - 1)
+    assert tells(log_notice(short, MIB), "cluster.server_log_bytes `checkpoint`")
+    for other in ({"server_log_bytes": 8 * MIB}, {"server_log_bytes": 0}):
+        assert not log_notice(experiment(**other), MIB)
+    assert not log_notice(experiment(server_log_bytes=9, restarts={"attempts": 0}), MIB)
 
 
 @pytest.mark.parametrize(("limit", "available"), [("max", None), ("5000", 3000)])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from functools import partial
 
 from typing_extensions import override
 
@@ -17,11 +17,10 @@ from raysync.cluster.monitoring import log_ready
 from raysync.cluster.transports.payloads import PulledWeights
 from raysync.engine.messages import StepCall
 from raysync.engine.topology import SERVER
-from raysync.programs.building import gradient_of, reader_of, step_time_of
+from raysync.programs.building import gradient_of, step_time_of, worker_program
 from raysync.programs.run_spec import RunSpec
-from raysync.programs.worker import WorkerProgram
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.worker.computation import WorkerComputation
+from raysync.training.worker.gradient import GradientComputation
 
 
 class Worker(Shell):
@@ -34,13 +33,22 @@ class Worker(Shell):
         local_optimizer = experiment.local and experiment.local.optimizer.name
         group, size = spec.group(slot), experiment.batch_size_of(slot)
         devices, vector_bytes = ready_devices(group, group.devices), spec.vector_bytes[SERVER]
+        gradient = partial(gradient_of, spec, group, model, devices, draws_ahead=True)
         warm_up(
             (model.name, *devices, group.precision, group.compile, size, local_optimizer),
-            lambda: _warm_up_step(spec, slot, model, devices),
+            lambda: _warm_up_step(spec, slot, model, gradient()),
         )
         watch, step_time = Stopwatch(), step_time_of(spec, slot)
-        loaders = experiment.data.loader_workers
-        program = program_of(spec, slot, model, devices, loaders, watch.running)
+        program = worker_program(
+            spec,
+            slot,
+            model,
+            gradient(),
+            can_lose_servers=True,
+            tries_kernels=True,
+            loader_workers=experiment.data.loader_workers,
+            computing=watch.running,
+        )
 
         def seconds_of(step: StepCall, computed_s: float) -> float:
             work = step.batch, step.steps, step.samples
@@ -66,29 +74,11 @@ class Worker(Shell):
 
 
 def _warm_up_step(
-    spec: RunSpec, slot: str, model: InitialModel, devices: Sequence[str]
+    spec: RunSpec, slot: str, model: InitialModel, gradient: GradientComputation
 ) -> Callable[[int], object]:
     """Create a step that shares no tensors with the run."""
-    program = program_of(spec, slot, model, devices)
+    program = worker_program(spec, slot, model, gradient, can_lose_servers=True, tries_kernels=True)
     initial = program.initial().cpu()  # like pulled weights: a GPU pins memory for them
     size = spec.experiment.batch_size_of(slot)
     # a step of a local optimizer, too: torch's first imports for seconds
     return lambda clock: program.handle(StepCall(clock, size), [initial])
-
-
-def program_of(
-    spec: RunSpec,
-    slot: str,
-    model: InitialModel,
-    devices: Sequence[str],
-    loader_workers: int = 0,
-    computing: Callable[[], AbstractContextManager[object]] = nullcontext,
-) -> WorkerProgram:
-    """Create the program of a worker, as its group and the cluster say."""
-    gradient = gradient_of(spec, spec.group(slot), model, devices, draws_ahead=True)
-    return WorkerProgram(
-        WorkerComputation(gradient, spec.experiment),
-        reader_of(spec, slot, model, loader_workers),
-        spec.experiment.batch_size_of(slot),
-        computing,
-    )

@@ -22,10 +22,10 @@ def outgoing(value: Any, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
     """Convert a value to payloads, which Ray copies when the actor's method returns.
 
     Args:
-        value: a tensor on the host, a file as bytes, a number, or None.
+        value: a tensor on the host, a file, a number, or None.
         sizes: the lengths of a vector's parts; none: it is one part.
     """
-    if isinstance(value, bytes):
+    if isinstance(value, bytes | memoryview):
         return (np.frombuffer(value, np.uint8),)  # Ray copies `bytes` at each hop
     if not isinstance(value, Tensor):
         return (value,)

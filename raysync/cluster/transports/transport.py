@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from raysync.config import Experiment
 from raysync.engine.backend import Call, Failure
 from raysync.engine.messages import Message
-from raysync.engine.server_log import MAX_UPDATES
+from raysync.engine.server_log import MAX_UPDATES, log_bytes
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -215,7 +215,6 @@ def needed_bytes(experiment: Experiment, vector_bytes: int) -> int:
     These are the gradients and pulled weights of each worker, the weights that an update writes,
     those of an evaluation, and the server's log.
     """
-    cluster, workers = experiment.cluster, experiment.worker_count
-    logged = min(cluster.server_log_bytes, MAX_UPDATES * workers * vector_bytes)
-    log = logged if cluster.restarts.attempts else 0
+    workers = experiment.worker_count
+    log = min(log_bytes(experiment, vector_bytes), MAX_UPDATES * workers * vector_bytes)
     return (GRADIENTS_PER_WORKER * workers + workers + 2) * vector_bytes + log

@@ -21,6 +21,8 @@ from raysync.training.files.state_dict import legible
 
 State = dict[str, Any]
 KEY = "raysync_state"  # metadata key of everything but the tensors
+METADATA, LENGTH_BYTES, ALIGNMENT = "__metadata__", 8, 8  # of a safetensors file's header
+MIB = 2**20
 # Keys of a mapping that represents a tensor by name, with its strides if not contiguous, or a
 # tuple.
 TENSOR, STRIDES, TUPLE = "$tensor", "$strides", "$tuple"
@@ -29,22 +31,67 @@ MOST_STRIDED, MOST_SPREAD = 1 << 20, 100
 CHECKPOINT = "checkpoint"  # the file's name in messages
 
 
-def encode(state: Mapping[str, Any]) -> bytes:
+class FileMemory:
+    """Memory for one file after another: to touch new pages takes several times as long."""
+
+    def __init__(self) -> None:
+        self._memory = torch.empty(0, dtype=torch.uint8)
+
+    def of(self, size: int) -> Tensor:
+        """Return memory for a file, valid until the next call."""
+        if len(self._memory) < size:
+            self._memory = torch.empty(-(-size // MIB) * MIB, dtype=torch.uint8)
+        return self._memory[:size]
+
+
+def encode(state: Mapping[str, Any], memory: FileMemory | None = None) -> memoryview:
     """Encode a state; a tensor that occurs several times is written once.
+
+    Args:
+        memory: has the file, until it is used again; None: the file has its own.
 
     Raises:
         ConfigError: a value, whose path it names, is neither a tensor nor JSON-native.
     """
     tensors: dict[str, Tensor] = {}
     written = _Writer(tensors).to_json(state, "")
-    return save(tensors, {KEY: json.dumps(written)})
+    return _save(tensors, {KEY: json.dumps(written)}, memory or FileMemory())
 
 
-def decode(data: bytes) -> State:
+def _save(
+    tensors: Mapping[str, Tensor], metadata: Mapping[str, str], memory: FileMemory
+) -> memoryview:
+    """Write the bytes that `safetensors.torch.save` returns after copying them several times."""
+    # a file without numbers has the same names of types, and the same order
+    empty = {name: torch.empty(0, dtype=tensor.dtype) for name, tensor in tensors.items()}
+    header, end = _header(save(empty, dict(metadata))), 0
+    for name, entry in header.items():
+        if name != METADATA:
+            begin, end = end, end + tensors[name].nbytes
+            entry |= {"shape": list(tensors[name].shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, ensure_ascii=False, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % ALIGNMENT)
+    begin = LENGTH_BYTES + len(text)
+    file = memory.of(begin + end)
+    file.numpy()[:begin] = bytearray(len(text).to_bytes(LENGTH_BYTES, "little") + text)
+    for name, tensor in tensors.items():
+        numbers = tensor.reshape(-1).view(torch.uint8)
+        at = begin + header[name]["data_offsets"][0]
+        file[at : at + len(numbers)].copy_(numbers)
+    return file.numpy().data
+
+
+def _header(data: bytes) -> dict[str, Any]:
+    length = int.from_bytes(data[:LENGTH_BYTES], "little")
+    header: dict[str, Any] = json.loads(data[LENGTH_BYTES : LENGTH_BYTES + length])
+    return header
+
+
+def decode(data: bytes | memoryview) -> State:
     """Decode a state; its tensors are in memory of their own."""
+    data = bytes(data)
     with legible(CHECKPOINT):
-        length = int.from_bytes(data[:8], "little")
-        metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+        metadata = _header(data)[METADATA]
         state: State = _read(json.loads(metadata[KEY]), load(data))
     return state
 

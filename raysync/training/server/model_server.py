@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from raysync.training.files.state_dict import legible
-from raysync.training.files.state_file import CHECKPOINT, State, decode, encode
+from raysync.training.files.state_file import CHECKPOINT, FileMemory, State, decode, encode
 from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
 
@@ -48,6 +48,7 @@ class ModelServer:
         self.version = 0
         self._first_error: Exception | None = None
         self._saved: dict[str, Tensor] = {}  # vectors of a snapshot that have not been read yet
+        self._snapshot = FileMemory()
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         assert isinstance(self.store, ParameterStore), "replicas have no shards"
@@ -77,20 +78,20 @@ class ModelServer:
 
     def snapshot(
         self, names: Sequence[str], vectors: Sequence[Tensor], version: int | None = None
-    ) -> bytes:
-        """Return the whole state as a safetensors file, at `version` if given.
+    ) -> memoryview:
+        """Return the whole state as a safetensors file, valid until the next snapshot.
 
         Args:
+            version: what the state must have; None: any.
             vectors: saved along; `saved` returns them by their unique names.
 
         Raises:
             ConfigError: the optimizer has state that such a file cannot hold.
         """
-        return encode(
-            {"server": self.state(version), "vectors": dict(zip(names, vectors, strict=True))}
-        )
+        saved = dict(zip(names, vectors, strict=True))
+        return encode({"server": self.state(version), "vectors": saved}, self._snapshot)
 
-    def restore(self, data: bytes) -> None:
+    def restore(self, data: bytes | memoryview) -> None:
         """Restore a snapshot, bit by bit, on a fresh server of the same plan.
 
         Raises:

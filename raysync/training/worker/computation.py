@@ -33,14 +33,17 @@ class WorkerComputation:
     worker's alone.
     """
 
-    def __init__(self, gradient: GradientComputation, experiment: Experiment) -> None:
+    def __init__(
+        self,
+        gradient: GradientComputation,
+        experiment: Experiment,
+        may_repeat: bool = False,  # the driver may ask for the latest iteration again
+    ) -> None:
         local = experiment.local
         self.gradient = gradient
         self.local = None if local is None else LocalSteps(gradient, local)
         feeds_back = experiment.cluster.wire.feeds_back
         self._residual = torch.zeros_like(gradient.model.weights) if feeds_back else None
-        cluster, on_ray = experiment.cluster, experiment.engine == "ray"
-        may_repeat = on_ray and cluster.restarts.attempts and cluster.server_log_bytes
         self._keeps_before = experiment.checkpoint is not None or may_repeat
         self._before = Before()
         self._own: Values | None = None  # None: as the model was built

@@ -18,6 +18,7 @@ from raysync.errors import ConfigError
 
 CGROUP = Path("/sys/fs/cgroup")  # the limits of this process, if it has any
 NAME = "shared-memory"
+ALL_SHARED = "Gradients and weights travel in shared memory: all actors are on one node."
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ def automatic(experiment: Experiment, vector_bytes: int, sites: Sites, node: Ser
     if plan is None:
         notice = store_notice(experiment, vector_bytes, node.store_bytes())
         return ObjectStorePlan(), [f"All vectors travel as object references: {why}.", notice]
-    return plan, [f"Some vectors travel as object references: {why}."] if why else []
+    return plan, [f"Some vectors travel as object references: {why}." if why else ALL_SHARED]
 
 
 def by_shared_memory(
