@@ -122,7 +122,8 @@ class FakeCuda(TorchDispatchMode):
                 raise Hazard(f"memory of {owner.name} is used again while {stream} uses it")
 
     def __enter__(self) -> Self:
-        put, to, item = self._patches.setattr, Tensor.to, Tensor.item
+        put, to = self._patches.setattr, Tensor.to
+        item, tolist = Tensor.item, Tensor.tolist
         put(torch.cuda, "Stream", self._stream)
         put(torch.cuda, "Event", lambda enable_timing=False: FakeEvent(self))
         put(torch.cuda, "stream", self._within)
@@ -133,7 +134,8 @@ class FakeCuda(TorchDispatchMode):
         put(Tensor, "to", lambda tensor, *args, **given: to(tensor, *map(_meta, args), **given))
         put(Tensor, "pin_memory", lambda tensor: self._pin(tensor))
         put(Tensor, "record_stream", lambda tensor, stream: self._record(tensor, stream))
-        put(Tensor, "item", lambda tensor: self._item(tensor, item))
+        put(Tensor, "item", lambda tensor: self._known(tensor, item, 0.0))
+        put(Tensor, "tolist", lambda tensor: self._known(tensor, tolist, [0.0] * tensor.numel()))
         super().__enter__()
         return self
 
@@ -237,15 +239,15 @@ class FakeCuda(TorchDispatchMode):
         self.note(f"memory waits for {stream.name}")
         self._recorded.setdefault(self._storage(tensor), set()).add(stream.name)
 
-    def _item(self, tensor: Tensor, item: Callable[[Tensor], float]) -> float:
-        """Return the value of a tensor of the host; 0 of one of the GPU, once its stream has
+    def _known(self, tensor: Tensor, read: Callable[[Tensor], Any], zeros: Any) -> Any:
+        """Return the numbers of a tensor of the host; zeros of one of the GPU, once its stream has
         computed it.
         """
         if not tensor.is_meta:
-            return item(tensor)
+            return read(tensor)
         self._launch("copy out", [tensor], [])
         self.stream.synchronize()
-        return 0.0
+        return zeros
 
 
 def _meta(argument: Any) -> Any:

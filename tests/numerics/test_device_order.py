@@ -205,6 +205,10 @@ def test_a_step_leaves_nothing_to_chance_and_nobody_waits_until_all_is_launched(
     waits = [number for number, line in enumerate(cuda.trace) if line.startswith("host waits")]
     events = [number for number, line in enumerate(cuda.trace) if line == "computing: event"]
     assert waits[0] > max(events), "of which the last one is behind the last backward pass"
+    told = [cuda.trace[number] for number in waits]
+    assert told == ["host waits for computing", "host waits for stream 1"], "loss, gradient"
+    drawn = [number for number, line in enumerate(cuda.trace) if line == "stream 1: copy in"]
+    assert (drawn[-1] > max(events)) == (micro_batch is None), "the next batch is on its way"
     for begin, end in zip(events[::2], events[1::2], strict=True):
         between = cuda.trace[begin:end]
         assert not any(line.endswith(("copy in", "copy out")) for line in between)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import islice
+from math import isfinite
 from typing import Any
 
 from torch import Tensor, nn
@@ -24,7 +25,7 @@ from raysync.training.worker.compiling import Loss, compiled
 from raysync.training.worker.device import Device, seconds_between
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.module_watch import ModuleWatch
-from raysync.training.worker.not_finite import first_not_finite
+from raysync.training.worker.not_finite import first_not_finite, sums
 from raysync.training.worker.own_state import OwnState
 from raysync.training.worker.precision import computing_in
 from raysync.training.worker.wire import FRACTION, Wire
@@ -159,11 +160,13 @@ class GradientComputation:
             self.draw_ahead(reader)
         if len(self._replicas) > 1:
             self._join_replicas()
-        loss = sum(loss.item() for loss in losses)
         model = self.model
-        self.not_finite = first_not_finite(
-            loss, model.gradient, model.weights, model.parameters, reader, (clock, batch_size)
-        )
+        loss, total = sums(losses, model.gradient)
+        self.not_finite = None
+        if not (isfinite(loss) and isfinite(total)):
+            self.not_finite = first_not_finite(
+                loss, model.gradient, model.weights, model.parameters, reader, (clock, batch_size)
+            )
         return loss
 
     def _read_batch(self, reader: BatchReader, clock: int, pieces: list[int]) -> list[Any]:
@@ -177,7 +180,11 @@ class GradientComputation:
         if self._batch_ahead is None and self._next_batch is not None:
             parts: Future[list[Any]] = Future()
             try:
-                parts.set_result(reader.read(*self._next_batch))
+                batches, device = reader.read(*self._next_batch), self._devices[0]
+                # Micro-batches are uploaded one by one: together they may be too large.
+                if device.is_gpu and len(batches) == 1:
+                    batches = batch_to(batches, device.upload)
+                parts.set_result(batches)
             except Exception as error:
                 parts.set_exception(error)
             self._batch_ahead = self._next_batch, parts

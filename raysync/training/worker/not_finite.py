@@ -14,6 +14,13 @@ from raysync.training.data.batch_reader import BatchReader
 from raysync.training.server.parameter_groups import NamedParameter
 
 
+def sums(losses: Sequence[Tensor], vector: Tensor) -> tuple[float, float]:
+    """Return the sum of losses, and that of a vector, after one wait for their device."""
+    numbers = [each.reshape(()).to(vector.device) for each in (*losses, vector.sum())]
+    *values, total = torch.stack(numbers).tolist()
+    return sum(values), total
+
+
 def first_not_finite(
     loss: float | None,
     gradient: Tensor,
