@@ -15,7 +15,7 @@ from raysync.training.server.parameter_groups import NamedParameter
 
 
 def sums(losses: Sequence[Tensor], vector: Tensor) -> tuple[float, float]:
-    """Return the sum of losses, and that of a vector, after one wait for their device."""
+    """Return the sum of losses and the sum of a vector, after one wait for their device."""
     numbers = [each.reshape(()).to(vector.device) for each in (*losses, vector.sum())]
     *values, total = torch.stack(numbers).tolist()
     return sum(values), total

@@ -161,8 +161,10 @@ class _MappedSegment(NamedTuple):
 class Mappings:
     """The segments mapped by this process, with cached views: creating a tensor is slow."""
 
-    def __init__(self, view: Callable[[memoryview], Any] = memoryview) -> None:
-        self._view = view
+    def __init__(
+        self, view: Callable[[memoryview], Any] = memoryview, kind: type[mmap.mmap] = mmap.mmap
+    ) -> None:
+        self._view, self._kind = view, kind
         # (process, file, inode, whether it is writable) -> the segment
         self._segments: dict[tuple[int, int, int, bool], _MappedSegment] = {}
 
@@ -220,7 +222,9 @@ class Mappings:
         key = handle.process, handle.file, handle.inode, writes
         if key not in self._segments:
             self.drop_closed()
-            self._segments[key] = _MappedSegment(_map(handle, writes), {})
+            with segment_of(handle, os.O_RDWR if writes else os.O_RDONLY) as file:
+                access = mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ
+                self._segments[key] = _MappedSegment(self._kind(file, 0, access=access), {})
         return self._segments[key]
 
     def _closed_segments(self) -> Iterator[tuple[int, int, int, bool]]:
@@ -232,12 +236,6 @@ class Mappings:
                 exists = False
             if not exists:
                 yield key
-
-
-def _map(handle: Handle, writes: bool) -> mmap.mmap:
-    with segment_of(handle, os.O_RDWR if writes else os.O_RDONLY) as file:
-        access = mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ
-        return mmap.mmap(file, 0, access=access)
 
 
 @contextmanager

@@ -45,6 +45,10 @@ def mappings() -> Mappings:
     import numpy as np
     import torch
 
-    created = Mappings(lambda data: torch.from_numpy(np.frombuffer(data, np.float32)))
+    from raysync.cluster.transports.shared.registered_map import RegisteredMap
+
+    created = Mappings(
+        lambda data: torch.from_numpy(np.frombuffer(data, np.float32)), RegisteredMap
+    )
     BETWEEN_RUNS.append(created.drop_closed)
     return created
