@@ -29,9 +29,10 @@ def experiment(transport="auto", **cluster):
     )
 
 
-def chosen(transport, vector_bytes, sites, memory, store_bytes=2**40):
+def chosen(transport, vector_bytes, sites, memory, store_bytes=2**40, **cluster):
     node = ServerNode(lambda work: memory, lambda: 0, lambda: store_bytes)
-    plan, notices = TRANSPORTS[transport](experiment(transport), vector_bytes, sites, node)
+    asked = experiment(transport, **cluster)
+    plan, notices = TRANSPORTS[transport](asked, vector_bytes, sites, node)
     return plan, [notice for notice in notices if notice]
 
 
@@ -78,6 +79,14 @@ def test_what_cannot_be_shared_is_an_object_reference_or_refused(sites, memory, 
     ) as error:
         chosen("shared-memory", 10 * MIB, sites, memory)
     assert tells(str(error.value), why)
+
+
+def test_who_wants_steps_among_rays_tasks_gets_them():
+    plan, [notice] = chosen("auto", 1000, ALL_HERE, ENOUGH, task_events=True)
+    assert plan == ObjectStorePlan()
+    assert tells(notice, "cluster.task_events")
+    with pytest.raises(ConfigError, match=naming("shared-memory cluster.task_events")):
+        chosen("shared-memory", 1000, ALL_HERE, ENOUGH, task_events=True)
 
 
 def test_the_memory_that_is_needed_is_that_of_the_vectors_and_of_the_log():
