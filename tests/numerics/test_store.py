@@ -183,6 +183,27 @@ def test_buffers_are_the_mean_of_the_live_workers_latest():
     )
 
 
+WORKERS = ["a#1", "b#1"]
+CHANGES = st.lists(
+    st.tuples(st.sampled_from(["push", "forget"]), st.sampled_from(WORKERS), st.booleans())
+)
+
+
+@given(CHANGES)
+def test_a_publication_changes_nothing_that_is_published_later(changes):
+    """A server that is made again repeats updates, and no publication that was read already."""
+    asked, silent = (ParameterStore(torch.tensor([1.0, 7.0]), 1, Update(lr=0.1)) for _ in range(2))
+    for number, (change, worker, publishes) in enumerate(changes):
+        for each in (asked, silent):
+            if change == "push":
+                each.apply(update_plan([1], [worker]), [torch.tensor([0.0, float(number)])])
+            else:
+                each.forget(worker)
+        if publishes:
+            asked.publish()
+    assert torch.equal(asked.publish(), silent.publish())
+
+
 def test_a_flat_model_is_the_module():
     """Parameters are views of the weights, and gradients are joined in the vector that travels."""
     torch.manual_seed(0)

@@ -200,7 +200,8 @@ class ParameterStore:
             self._weights.mul_((self.update.project_radius / norm).clamp(max=1.0))
 
     def forget(self, worker: str) -> None:
-        """Discard the buffers of a worker that has left."""
+        """Discard the buffers of a worker that has left; those of the last one stay."""
+        self.publish()  # else it would depend on whether anybody had asked for them
         self._buffers.pop(worker, None)
 
     def publish(self, replica: int = MEAN) -> Tensor:
