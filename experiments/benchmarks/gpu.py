@@ -24,7 +24,7 @@ import ray
 import torch
 from plain_training import PRECISIONS, Setting, ddp_samples_per_s, plain_samples_per_s, told
 from report import NOTES, finished, markdown, measured_on, tabulate, write_into
-from step_budget import ESTIMATED_MS, budget
+from step_budget import budget
 from step_options import computing_options, wire_options
 
 from raysync import config
@@ -54,9 +54,6 @@ WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }
 """Name -> the paradigm, and other settings."""
-ESTIMATED_RATIO = {"asp": {1: 0.52, 4: 2.1, 8: 3.4}, "bsp": {1: 0.52, 4: 1.9, 8: 3.4}}
-"""Way -> number of workers -> the estimated samples per second, in those of one plain GPU: see
-`step_budget`."""
 SMALL = Setting("cpu", "mlp", (1, 8, 8), samples=500, batch_size=16, steps=10, precision="float32")
 """What `--try` trains."""
 ORDERS = (("bsp", "asp"), ("asp", "bsp"))
@@ -149,11 +146,11 @@ def _computed(
 
 
 def time_budget(setting: Setting) -> str:
-    """Measure the parts of a push beside their estimates."""
+    """Measure the parts of a push."""
     ray.init(address="local", include_dashboard=False, log_to_driver=False)
     measured = budget(setting, ray.put, ray.get)
-    rows = [[part, f"{ESTIMATED_MS[part]:.1f}", f"{took:.1f}"] for part, took in measured.items()]
-    return markdown(["part of a push", "estimated for an A100, ms", "measured, ms"], rows)
+    rows = [[part, f"{took:.1f}"] for part, took in measured.items()]
+    return markdown(["part of a push", "ms"], rows)
 
 
 def options(setting: Setting) -> str:
@@ -172,15 +169,12 @@ def workers(setting: Setting) -> str:
     """Compare raysync with one device alone and with DistributedDataParallel."""
     there = _devices(setting)
     plain = plain_samples_per_s(setting)
-    rows = [["plain torch", 1, f"{plain:,.0f}", "1.00", "1", ""]]
+    rows = [["plain torch", 1, f"{plain:,.0f}", "1.00", ""]]
     for count in counts(there):
         rows.append(["DDP", count, *_ddp(setting, count, plain)])
         for way in WAYS:
-            estimate = ESTIMATED_RATIO.get(way, {}).get(count)
-            rate, ratio, first = _raysync(setting, count, way, plain)
-            told_before = "" if estimate is None else f"{estimate:.2f}"
-            rows.append([f"raysync, {way}", count, rate, ratio, told_before, first])
-    header = ["", "workers", "samples/s", "of one plain device", "estimated", "first step / median"]
+            rows.append([f"raysync, {way}", count, *_raysync(setting, count, way, plain)])
+    header = ["", "workers", "samples/s", "of one plain device", "first step / median"]
     return markdown(header, rows)
 
 

@@ -213,7 +213,6 @@ def facts(results: Results) -> dict[str, str]:
         "bsp": bsp,
         "ddp": ddp_25,
         "gpu": gpu,
-        "gpu estimated": _cell("gpu.py", 6, "raysync, bsp", 4, results)[0],
         "local": local,
         "goals": str(len(GOALS)),
         **{verdict: str(count[verdict]) for verdict in ("met", "missed", "open")},
