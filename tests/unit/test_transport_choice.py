@@ -8,7 +8,13 @@ from raysync.cluster.transports.object_store import ObjectStore, ObjectStorePlan
 from raysync.cluster.transports.shared.planning import Memory, memory_here
 from raysync.cluster.transports.shared.segments import Handle
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
-from raysync.cluster.transports.transport import ServerNode, Sites, Writers, needed_bytes
+from raysync.cluster.transports.transport import (
+    CallRequest,
+    ServerNode,
+    Sites,
+    Writers,
+    needed_bytes,
+)
 from raysync.decoupled.plan import check
 from raysync.engine.messages import PublishCall, StepCall
 from raysync.engine.server_log import log_notice
@@ -65,7 +71,7 @@ LITTLE = Memory(is_shared=True, available_bytes=100 * MIB)
         (Sites(SERVER, "here", {"w-0": "far", "w-1": "far"}), ENOUGH, [], "w-0, w-1"),
         (Sites(SERVER | {"server-1": "far"}, "here", WORKERS), ENOUGH, [], "nodes"),
         (ALL_HERE, Memory(False, 2**40), [], "Linux"),
-        (ALL_HERE, LITTLE, [], "1,104 MiB 100 MiB"),
+        (ALL_HERE, LITTLE, [], "1,314 MiB 100 MiB"),
     ],
 )
 def test_what_cannot_be_shared_is_an_object_reference_or_refused(sites, memory, shared, why):
@@ -90,11 +96,14 @@ def test_who_wants_steps_among_rays_tasks_gets_them():
 
 
 def test_the_memory_that_is_needed_is_that_of_the_vectors_and_of_the_log():
-    vectors = (2 * 2 + 2 + 2) * MIB
+    marks = len(experiment().evaluation.progress_marks())
+    vectors = (2 * 2 + 2 + 2 + marks) * MIB
     assert needed_bytes(experiment(server_log_bytes=0), MIB) == vectors
-    assert needed_bytes(experiment(server_log_bytes=8 * MIB), MIB) == 2 * vectors
+    assert needed_bytes(experiment(server_log_bytes=8 * MIB), MIB) == vectors + 8 * MIB
     assert needed_bytes(experiment(server_log_bytes=8 * MIB - 1), MIB) == vectors, "no log"
-    assert needed_bytes(experiment(), 1000) == 8 * 1000 + 512 * 2 * 1000
+    assert needed_bytes(experiment(), 1000) == (8 + marks) * 1000 + 512 * 2 * 1000
+    few = needed_bytes(experiment(server_log_bytes=0), 100 * MIB)
+    assert few == (2 * 2 + 2 + 2 + 2) * 100 * MIB, "more wait in the object store"
     assert needed_bytes(experiment(restarts={"attempts": 0}), MIB) == vectors
 
 
@@ -177,6 +186,26 @@ def test_actors_keep_their_slots_from_run_to_run_but_for_those_that_were_lost():
     assert inodes(weights(third)).isdisjoint(places)
     assert third.held_bytes > 0
     assert shared(third, pull=4 * 40, push=4 * 8).held_bytes == 0, "slots of another size"
+
+
+def test_weights_that_wait_for_a_slow_evaluator_do_not_fill_the_memory():
+    """They come as object references from then on, until some are evaluated."""
+    run, waiting = shared(pull=200 * MIB), []
+    while leases := weights(run):
+        waiting.append(leases)
+    assert len(waiting) == 2 + 2 + 2, "of two workers, of the server and an evaluation, waiting"
+    assert run.call(CallRequest("server", None, PUBLISH, (), (), None)) is None
+    held = run.held_bytes
+    for _ in range(3):
+        waiting.pop()
+        waiting.append(weights(run))
+        assert waiting[-1]
+        assert weights(run) == ()
+    assert run.held_bytes == held
+    small, waiting = shared(), []
+    for _ in range(1000):
+        waiting.append(weights(small))
+        assert waiting[-1]
 
 
 def test_a_store_that_a_run_may_fill_is_told_with_its_size():

@@ -70,6 +70,7 @@ class Service(Protocol):
 MIB = 2**20
 INLINE_BYTES = 100 * 1024  # the size up to which Ray keeps a result out of its object store
 GRADIENTS_PER_WORKER = 2  # one is written while the one before is read
+WAITING_BYTES = 256 * MIB  # of weights that wait for their evaluation, or of two vectors, if more
 # called in an actor's process before each run; transports that hold memory register here
 BETWEEN_RUNS: list[Callable[[], None]] = []
 
@@ -213,8 +214,17 @@ def needed_bytes(experiment: Experiment, vector_bytes: int) -> int:
     """Estimate the peak memory of a run's vectors.
 
     These are the gradients and pulled weights of each worker, the weights that an update writes,
-    those of an evaluation, and the server's log.
+    those of an evaluation, those that wait for one, and the server's log.
     """
-    workers = experiment.worker_count
+    workers, marks = experiment.worker_count, len(experiment.evaluation.progress_marks())
     log = min(log_bytes(experiment, vector_bytes), MAX_UPDATES * workers * vector_bytes)
-    return (GRADIENTS_PER_WORKER * workers + workers + 2) * vector_bytes + log
+    waiting = min(most_waiting(vector_bytes), marks) * vector_bytes
+    return (GRADIENTS_PER_WORKER * workers + workers + 2) * vector_bytes + waiting + log
+
+
+def most_waiting(vector_bytes: int) -> int:
+    """Return how many weights may wait for their evaluation in shared memory.
+
+    More wait in the object store, which moves them to disk when it is full.
+    """
+    return max(2, WAITING_BYTES // vector_bytes)

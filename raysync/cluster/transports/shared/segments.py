@@ -102,6 +102,7 @@ class Slots:
         self._segment_bytes, self._kind = segment_bytes, kind
         self._free: list[tuple[Segment, int]] = []
         self._stamp = UNWRITTEN
+        self.leased = 0  # slots
         self.is_closed = False
         self.segments: list[Segment] = []
 
@@ -115,6 +116,7 @@ class Slots:
         if not self._free:
             self._grow()
         segment, slot = self._free.pop()
+        self.leased += 1
         self._stamp += 1
         handle = self._kind(
             os.getpid(), segment.file, segment.inode, slot, self._stamp, 0, self._vector_bytes
@@ -123,6 +125,7 @@ class Slots:
 
     def give_back(self, segment: Segment, slot: int) -> None:
         if not self.is_closed:
+            self.leased -= 1
             self._free.append((segment, slot))
 
     def close(self) -> None:

@@ -10,7 +10,14 @@ from raysync.cluster.transports.object_store import await_references
 from raysync.cluster.transports.shared.channels import Channels, PipedCall
 from raysync.cluster.transports.shared.segments import Slots
 from raysync.cluster.transports.shared.shared_vector import SharedVector
-from raysync.cluster.transports.transport import CallRequest, IssuedCall, Lease, Transport, Writers
+from raysync.cluster.transports.transport import (
+    CallRequest,
+    IssuedCall,
+    Lease,
+    Transport,
+    Writers,
+    most_waiting,
+)
 from raysync.engine.backend import Failure
 from raysync.engine.messages import Message
 from raysync.training.server.vector_parts import spans
@@ -58,6 +65,8 @@ class SharedMemory:
         # worker -> its slots
         self._gradients = {worker: slots[actor] for worker, actor in workers.items()}
         self._weights = [slots[actor] for actor in weights]
+        # of the server, at a time: its workers', its own, an evaluation's, and those that wait
+        self._most_weights = len(workers) + 2 + most_waiting(writers.vector_bytes)
         # worker -> the leases of the weights that it uses in place until it gets others
         self._pulled: dict[str, tuple[Any, ...]] = {}
         # the pipes for hot calls; None: some weights are not shared, or several servers have parts
@@ -76,7 +85,8 @@ class SharedMemory:
         if not (row.is_hot and message.value_count):
             return ()
         if not row.is_push:
-            return tuple(slots.lease() for slots in self._weights)
+            is_full = any(slots.leased >= self._most_weights for slots in self._weights)
+            return () if is_full else tuple(slots.lease() for slots in self._weights)
         if node != self._plan.node:  # a worker on another node returns its gradient
             return ()
         if actor not in self._gradients:
@@ -89,9 +99,9 @@ class SharedMemory:
             self._pulled[request.actor] = request.reads
         if channels is None:
             return None
-        if message.row.is_hot and all(isinstance(each, PipedCall) for each in request.inputs):
-            has_lease = len(request.leases) == message.value_count
-            assert has_lease, "a worker on another node than the server"
+        has_memory = len(request.leases) == message.value_count
+        is_shared = all(isinstance(each, PipedCall) for each in request.inputs)
+        if message.row.is_hot and has_memory and is_shared:
             call = PipedCall(channels.open(request.actor, request.handle), request)
             call.channel.call(call)
             return call
