@@ -87,7 +87,10 @@ class ActorProcesses(Protocol):
         """
 
     def schedule_deadline(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """Schedule what follows if an actor is silent; nothing where none can fall silent."""
+        """Schedule what follows if an actor is silent; nothing where none can fall silent.
+
+        `argument` refers to a call weakly: a deadline must not keep a call's values in memory.
+        """
 
     def spawn(self, worker: str) -> Call:
         """Start the actor of a returning worker; the call is done when it is ready."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
+from weakref import ref
 
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
@@ -43,7 +44,7 @@ class ConsistentCut:
         self.values.setdefault(server.actor, []).append((name, value))
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class _Pending:
     """A checkpoint that awaits answers."""
 
@@ -135,7 +136,8 @@ class Checkpointer:
         if not calls:
             self._complete(pending, {}, {})
         else:
-            self._processes.schedule_deadline(at + self._deadline_s, self._miss_deadline, pending)
+            deadline = at + self._deadline_s, self._miss_deadline, ref(pending)
+            self._processes.schedule_deadline(*deadline)
 
     def _call_snapshot(self, server: ParameterServer, cut: ConsistentCut) -> Call:
         inputs = cut.values.get(server.actor, [])
@@ -185,8 +187,9 @@ class Checkpointer:
         number, at, state = pending.number, pending.at, pending.state
         self.done.append(Checkpoint(number, at, state, servers=files, worker_files=worker_files))
 
-    def _miss_deadline(self, pending: _Pending) -> None:
-        if self._pending is not pending:
+    def _miss_deadline(self, awaited: ref[_Pending]) -> None:
+        pending = awaited()
+        if pending is None or self._pending is not pending:
             return
         if pending.missing & pending.servers.keys():
             self._give_up(pending, f"no answer for {self._deadline_s:g} s")

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 from raysync.config import START_DEADLINE_S, Experiment
 from raysync.core.journal import ActorKind, Evaluation
@@ -178,7 +179,7 @@ class Evaluations:
         self._under_way = call
         self._backend.watch(call, then, call)
         at = self._backend.now + limit_s
-        self._processes.schedule_deadline(at, self._miss_deadline, (call, limit_s))
+        self._processes.schedule_deadline(at, self._miss_deadline, (ref(call), limit_s))
 
     def _evaluated(self, call: Call) -> None:
         answer = self._finish(call)
@@ -257,10 +258,11 @@ class Evaluations:
         self._fail(answer.reason)
         return None
 
-    def _miss_deadline(self, call_and_limit: tuple[Call, float]) -> None:
+    def _miss_deadline(self, call_and_limit: tuple[ref[Call], float]) -> None:
         """Give up the call under way: the process is frozen, or cannot start."""
-        call, limit_s = call_and_limit
-        if self._under_way is not call or self._backend.is_done(call):
+        found, limit_s = call_and_limit
+        call = found()
+        if call is None or self._under_way is not call or self._backend.is_done(call):
             return
         self._processes.kill(EVALUATOR)
         self._fail(

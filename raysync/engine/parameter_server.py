@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any
+from weakref import ref
 
 from msgspec.structs import replace
 
@@ -267,11 +268,12 @@ class ParameterServer:
 
     def _check_call_later(self, call: Call) -> None:
         at = self._backend.now + self._deadline_s
-        self._processes.schedule_deadline(at, self._check_call, call)
+        self._processes.schedule_deadline(at, self._check_call, ref(call))
 
-    def _check_call(self, call: Call) -> None:
+    def _check_call(self, expected: ref[Call]) -> None:
         """Lose the server if an expected call is late."""
-        if self._backend.is_done(call):
+        call = expected()
+        if call is None or self._backend.is_done(call):
             return
         if self.state is ServerState.UP:
             self.miss_deadline(self._deadline_s)
@@ -433,14 +435,14 @@ class ParameterServer:
         """Check the replay's progress after the deadline of a start or an update."""
         limit_s = max(self._deadline_s, START_DEADLINE_S)
         at = self._backend.now + limit_s
-        oldest_and_limit = self._loss.replay[0], limit_s
+        oldest_and_limit = ref(self._loss.replay[0]), limit_s
         self._processes.schedule_deadline(at, self._check_replay, oldest_and_limit)
 
-    def _check_replay(self, oldest_and_limit: tuple[Call, float]) -> None:
+    def _check_replay(self, oldest_and_limit: tuple[ref[Call], float]) -> None:
         """Declare a process lost that has done nothing since the last look."""
-        (oldest, limit_s), replay = oldest_and_limit, self._loss.replay
-        is_done = self._backend.is_done
-        if not self._is_recovering or oldest not in replay:
+        (found, limit_s), replay = oldest_and_limit, self._loss.replay
+        is_done, oldest = self._backend.is_done, found()
+        if not self._is_recovering or oldest is None or oldest not in replay:
             return
         while self.state is ServerState.REPLAYING and len(replay) > 1 and is_done(replay[0]):
             replay.popleft()

@@ -2,8 +2,10 @@
 the very weights that it would have had.
 """
 
+import gc
 from collections import Counter
-from itertools import pairwise
+from itertools import count, pairwise
+from weakref import WeakSet
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from raysync.engine.parameter_server import ServerState
 from raysync.engine.server_log import FEWEST_GRADIENTS, MAX_UPDATES, ServerLog
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
+from raysync.virtual.virtual_backend import VirtualBackend
 from raysync.virtual.virtual_processes import ProcessEnd
 from tests.builders.paradigms import VARIANTS
 from tests.builders.virtual import DATA, replayed, weights_of
@@ -290,6 +293,31 @@ def test_without_a_log_or_attempts_the_loss_of_a_server_ends_the_run(setting):
     driver, lines, _ = trained(task, ParadigmChoice(name="asp"), [ProcessEnd(0.5)])
     assert driver.topology.server.log is None
     assert (lines[-1].status, lines[-1].error) == ("failed", "server: its actor died")
+
+
+def test_deadlines_keep_no_vectors(monkeypatch):
+    """Of evaluations, models and checkpoints; each has a deadline that is far away."""
+    made, number = WeakSet(), count()
+
+    def call(backend, actor, message, inputs=()):
+        issued = original(backend, actor, message, inputs)
+        if actor in {"server", "evaluator"}:
+            next(number)
+            made.add(issued)
+        return issued
+
+    original = VirtualBackend.call
+    monkeypatch.setattr(VirtualBackend, "call", call)
+    settings = LEARNING | {"evaluation": {"marks": 30}, "checkpoint": {"every_progress": 0.05}}
+    cluster = {"step_deadline_s": 1e6, "server_log_bytes": SHORT}
+    task = prepare(config.validate(settings | {"cluster": cluster}), with_statistics, DATA)
+    driver, lines, checkpoints = trained(task, ParadigmChoice(name="asp"), [ProcessEnd(1e6)])
+    assert lines[-1].status == "finished"
+    assert len(checkpoints) > 10
+    driver.topology.server.log.entries.clear()
+    gc.collect()
+    assert next(number) > 100
+    assert len(made) < 10
 
 
 def test_nothing_is_logged_where_no_server_can_be_lost():

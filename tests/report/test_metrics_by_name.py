@@ -29,6 +29,8 @@ from raysync.training import preparation
 from raysync.training.evaluation import evaluate
 from raysync.training.models.module_state import ModuleState
 from raysync.training.preparation import TrainingPlan
+from raysync.training.tasks.task import Task
+from raysync.training.tasks.task_loading import primary_metric
 from raysync.tuning.tune_library import aimed
 from tests.builders.messages import naming, tells
 from tests.builders.reports import BASE
@@ -176,3 +178,18 @@ def test_any_metrics_go_to_parquet_and_back(evaluations, losses):
         assert {name: row[name] for name in measures.metrics} == pytest.approx(
             expected, rel=0, abs=0, nan_ok=True
         )
+
+
+@pytest.mark.parametrize(
+    ("named", "declared", "mode"),
+    [
+        ("accuracy", {}, "max"),
+        ("loss", {}, "min"),
+        ("mae", {}, "min"),
+        ("iou", {"higher_is_better": True}, "max"),
+        ("accuracy", {"higher_is_better": False}, "min"),
+    ],
+)
+def test_a_task_need_not_say_that_more_accuracy_is_better(named, declared, mode):
+    task = type("Own", (Task,), {"primary": named} | declared)
+    assert primary_metric(task) == PrimaryMetric(named, mode)

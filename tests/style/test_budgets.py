@@ -26,11 +26,11 @@ class Area:
 
 
 AREAS = {
-    "kernel": Area(("core", "paradigms", "testing", TOP), budget=3_858),
+    "kernel": Area(("core", "paradigms", "testing", TOP), budget=3_851),
     "engines": Area(
         ("engine", "programs", "virtual", "cluster", "decoupled", "emulation"),
         budget=9_500,
-        ceiling=9_918,
+        ceiling=9_925,
     ),
     "training": Area(("training",), budget=5_200, ceiling=6_133),
     "foundation": Area(("config", "record"), budget=5_800, ceiling=6_908),

@@ -50,7 +50,8 @@ class Task(ABC):
     """
 
     primary: str = "loss"  # the metric that tables rank by
-    higher_is_better: bool = False
+    # None: as is known of accuracy and loss; of other metrics a smaller value is better
+    higher_is_better: bool | None = None
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from raysync.config import Data, Experiment, Named
 from raysync.config.experiment import BUILT_IN_TASKS, GIVEN
-from raysync.core.metrics import PrimaryMetric
+from raysync.core.metrics import MODES, PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call_checked, load_reference
 from raysync.training.adapters import task_adapter
@@ -171,4 +171,6 @@ def _class_before_loading(experiment: Experiment) -> type[Supervised]:
 
 def primary_metric(task: Task | type[Task]) -> PrimaryMetric:
     """Return the primary metric of a task, with its direction."""
+    if task.higher_is_better is None:
+        return PrimaryMetric(task.primary, MODES.get(task.primary, "min"))
     return PrimaryMetric(task.primary, "max" if task.higher_is_better else "min")
