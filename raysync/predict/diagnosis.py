@@ -101,10 +101,12 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     now = seconds or simulated * setting.samples / part.samples
     scale = now / simulated
 
-    def timed(variations: Iterable[Varied], pushes: int = pushes) -> Iterator[tuple[Varied, float]]:
+    def timed(variations: Iterable[Varied]) -> Iterator[tuple[Varied, float]]:
         for variation in variations:
             settles = isinstance(variation, Remedy) and variation.settles
-            took = (_settled_s if settles else _part_s)(variation.setting, pushes)
+            # as many samples: without a worker the pushes may have another size
+            changed, samples = variation.setting, part.samples
+            took = _settled_s(changed, samples) if settles else changed.part(samples).seconds()
             if took is not None:
                 yield variation, took * scale
 
@@ -150,14 +152,9 @@ def pushes_each(setting: Setting, simulations: int) -> int | None:
     return pushes if pushes >= min(whole, ITERATIONS * workers) else None
 
 
-def _part_s(setting: Setting, pushes: int) -> float | None:
-    """Return the seconds of the first pushes of a run."""
-    return setting.shortened(pushes).seconds()
-
-
-def _settled_s(setting: Setting, pushes: int) -> float | None:
-    """Return the seconds of so many pushes, at the pace of the second half of a part."""
-    part, half = setting.shortened(pushes), setting.shortened(pushes // 2)
+def _settled_s(setting: Setting, samples: int) -> float | None:
+    """Return the seconds of so many samples, at the pace of the second half of a part."""
+    part, half = setting.part(samples), setting.part(samples // 2)
     whole_s = part.seconds()
     if whole_s is None or part.samples == setting.samples:
         return whole_s

@@ -52,8 +52,12 @@ class Setting:
 
     def shortened(self, pushes: int) -> Setting:
         """Return it with the work of so many pushes, if it has more."""
-        shorter = self.sized(pushes)
-        return shorter if shorter.samples < self.samples else self
+        return self.part(self.sized(pushes).samples)
+
+    def part(self, samples: int) -> Setting:
+        """Return it with the work of so many samples, if it has more."""
+        part = replace(self, training=replace(self.training, workload_samples=samples))
+        return part if samples < self.samples else self
 
     @property
     def experiment(self) -> Experiment:

@@ -165,6 +165,19 @@ def test_what_batches_by_speed_give_is_what_running_them_gives(paradigm, samples
     assert found.seconds == pytest.approx(exact, rel=0.03)
 
 
+@pytest.mark.parametrize("size", [8, 64, 96])
+def test_to_leave_out_a_worker_whose_batches_have_another_size(size):
+    """The others then do its samples: two of them 32 in 0.04 s each, so 6,400 in 4 s."""
+    fast = {"name": "fast", "count": 2, "step_s": 0.04, "batch_size": 32}
+    slow = {"name": "slow", "step_s": 2.0, "batch_size": size}
+    found = diagnose(setting_of(workers=[fast, slow], workload={"samples": 6400}))
+    assert tells(found.change.what, "slow-0")
+    assert found.change.seconds == pytest.approx(4.0, rel=0.02)
+    pushing = setting_of("asp", workers=[fast, slow], workload={"samples": 6400})
+    change = diagnose(pushing).change
+    assert change is None or change.seconds < pushing.seconds()
+
+
 @pytest.mark.parametrize(
     "settings",
     [
