@@ -1,7 +1,7 @@
 """Where the time of one push goes: each part alone, in the order of a step on Ray.
 
 What is put into the object store goes into memory that nobody has touched yet: Ray frees it once a
-second. In a run most of it has been used before, and a put takes a fifth of that time.
+second. In a run it may have been used before, and a put is faster then.
 """
 
 import time

@@ -77,14 +77,26 @@ virtual = partial(partial, _cell, "virtual.py")
 GRADIENTS = _both(virtual(3, "304", 3), virtual(3, "2,400", 3))
 GOALS: Sequence[Goal] = (
     Goal(
-        "gradients/s, BSP, of loops that exchange nothing",
+        "gradients/s, BSP, object references, of loops that exchange nothing",
         0.4,
         throughput(0, "raysync, bsp \\|", 3),
         short=True,
     ),
-    Goal("gradients/s, ASP, of the same", 0.4, throughput(0, "raysync, asp \\|", 3)),
-    Goal("gradients/s, BSP, of Ray's example", 1, throughput(1, "raysync, bsp / Ray's", 1)),
-    Goal("gradients/s, ASP, of Ray's example", 1, throughput(1, "raysync, asp / Ray's", 1)),
+    Goal(
+        "gradients/s, ASP, object references, of the same",
+        0.4,
+        throughput(0, "raysync, asp \\|", 3),
+    ),
+    Goal(
+        "gradients/s, BSP, object references, of Ray's example",
+        1,
+        throughput(1, "raysync, bsp / Ray's", 1),
+    ),
+    Goal(
+        "gradients/s, ASP, object references, of Ray's example",
+        1,
+        throughput(1, "raysync, asp / Ray's", 1),
+    ),
     Goal(
         "gradients/s, BSP, shared memory, of loops that exchange nothing",
         0.8,
@@ -103,7 +115,13 @@ GOALS: Sequence[Goal] = (
         partial(_cell, "hogwild.py", 0, "raysync, asp, shared", 3),
         short=True,
     ),
-    Goal("BSP round, 25 M parameters, of DDP's", 1.3, ddp("25 M", 4), at_least=False, short=True),
+    Goal(
+        "BSP round, 25 M, object references, of DDP's",
+        1.3,
+        ddp("25 M", 4),
+        at_least=False,
+        short=True,
+    ),
     Goal(
         "BSP round, 0.1 M, shared memory, of DDP's",
         0.9,

@@ -22,7 +22,8 @@ from raysync.engine.messages import Message, SnapshotCall
 # bounds the recovery time of a server, and the driver's memory of small gradients
 MAX_UPDATES = 512
 # The fewest gradients that a log holds, or there is none: a snapshot reads and writes as much as
-# several updates, and must be worth them.
+# several updates, and must be worth them. Gradients and not updates are counted: under BSP eight
+# updates of 16 workers are 128 gradients, for which few logs are large enough.
 FEWEST_GRADIENTS = 8
 
 
@@ -113,7 +114,7 @@ def log_notice(experiment: Experiment, vector_bytes: float) -> str:
     ends = (
         "the run recovers from its newest checkpoint"
         if experiment.checkpoint is not None
-        else "it fails: set `checkpoint`, from which it would recover, or a larger log"
+        else "the run fails: set `checkpoint`, from which it would recover, or a larger log"
     )
     return (
         f"The server keeps no log: cluster.server_log_bytes ({cluster.server_log_bytes:,}) holds"

@@ -32,7 +32,7 @@ AREAS = {
         budget=9_500,
         ceiling=9_925,
     ),
-    "training": Area(("training",), budget=5_200, ceiling=6_133),
+    "training": Area(("training",), budget=5_200, ceiling=6_130),
     "foundation": Area(("config", "record"), budget=5_800, ceiling=6_908),
     "tools": Area(
         ("results", "predict", "calibration", "tuning", "tracking", "running", "cli", "attach"),

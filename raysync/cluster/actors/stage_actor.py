@@ -1,4 +1,4 @@
-"""The actor of one stage of a network."""
+"""A stage of a network is an actor that computes its part of each pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The worker actor."""
+"""A worker is an actor that computes gradients of the whole model."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Task(ABC):
     """
 
     primary: str = "loss"  # the metric that tables rank by
-    # None: as is known of accuracy and loss; of other metrics a smaller value is better
+    # None: as is known of accuracy, loss and perplexity; of other metrics smaller is better
     higher_is_better: bool | None = None
 
     @property
