@@ -48,12 +48,14 @@ def test_workers_that_are_killed_or_frozen_come_back_and_the_run_waits_for_them(
     """Ray reports a death, and never the silence. All are gone at a time, so without those that
     come back the run could not finish.
     """
-    said, frozen, kept = [], [], []
+    run()  # so that its process is known: a worker that is called over pipes takes no other call
+    kept = session._actor_group
+    frozen = psutil.Process(pid_of(ray_cluster, kept.workers[2]))
+    said = []
 
     def freeze(actor_group):
-        kept.append(actor_group)
-        frozen.append(psutil.Process(pid_of(ray_cluster, actor_group.workers[2])))
-        frozen[0].suspend()
+        assert actor_group is kept
+        frozen.suspend()
 
     def kill(actor_group):
         for worker in actor_group.workers[:2]:
@@ -79,11 +81,11 @@ def test_workers_that_are_killed_or_frozen_come_back_and_the_run_waits_for_them(
         assert any(worker in text and "gone" in text for text in said), said
     assert any("in 100 ms" in text for text in said), said
     assert any(" after its slot lost its worker" in text for text in said), said
-    assert not psutil.wait_procs(frozen, timeout=20)[1], "it must not keep its device"
+    assert not psutil.wait_procs([frozen], timeout=20)[1], "it must not keep its device"
     with (record.path / "journal.jsonl").open() as file:
         assert replay(file, rebuild).difference is None
     again = run()
-    assert session._actor_group is not kept[0], "whose handles are those of the dead"
+    assert session._actor_group is not kept, "whose handles are those of the dead"
     assert len(again.summary["per_worker"]) == 3, "the next run has all its workers"
     assert all(one["pushes"] for one in again.summary["per_worker"])
 
