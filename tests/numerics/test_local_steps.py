@@ -11,6 +11,7 @@ from raysync.training.files.state_file import decode, encode
 from raysync.training.preparation import prepare
 from raysync.training.server.muon import MuonWithAdamW
 from raysync.training.worker.computation import WorkerComputation
+from raysync.training.worker.device import Device
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.local_steps import LocalSteps
 from tests.builders.virtual import DATA
@@ -203,3 +204,38 @@ def test_what_is_not_finite_is_found_with_the_push(steps):
     local.compute(training.reader("worker-0"), 0, steps, SIZE, 0.0)
     assert computation.not_finite is not None
     assert computation.not_finite.first == "weights"
+
+
+class Poisoned:
+    """A reader whose batch of one number is not finite from its second sample on."""
+
+    def __init__(self, reader, number):
+        self._reader, self._number = reader, number
+        self.seed, self.shares, self.samples = reader.seed, reader.shares, reader.samples
+
+    def read(self, clock, sizes):
+        batches = self._reader.read(clock, sizes)
+        if clock == self._number:
+            x, y = batches[0]
+            x = x.clone()
+            x[1:] = float("nan")
+            batches = [(x, y)]
+        return batches
+
+
+@pytest.mark.parametrize("poisoned", [None, 0, 2, 3], ids=["never", "first", "amid", "last"])
+def test_a_gpu_whose_losses_are_read_a_step_later_pushes_and_finds_the_same(monkeypatch, poisoned):
+    """One that goes on with a step that is not finite forgets it again."""
+    found = []
+    for is_gpu in (False, True):
+        monkeypatch.setattr(Device, "is_gpu", is_gpu)
+        training = prepare(
+            config.validate({"engine": "virtual", "batch_size": SIZE}), nn.Linear(3, 4), DATA
+        )
+        computation, steps = steps_of(training, {"lr": 0.1, "momentum": 0.9})
+        reader = Poisoned(training.reader("worker-0"), poisoned)
+        loss = steps.compute(reader, 0, 4, SIZE)
+        vector = computation.outgoing().clone()
+        found.append((repr(loss), computation.not_finite, vector.tolist()))
+    assert found[0] == found[1]
+    assert (found[0][1] is None) == (poisoned is None)

@@ -1,0 +1,197 @@
+"""Vectors on a GPU that the controller lends; the driver has files in the place of its memory."""
+
+import os
+import signal
+from functools import partial
+from multiprocessing import get_context
+
+import pytest
+import torch
+
+from raysync.cluster.transports.payloads import forget_run
+from raysync.cluster.transports.shared import cuda_driver
+from raysync.cluster.transports.shared.device_memory import device_slots, lent, offer
+from raysync.cluster.transports.shared.device_vector import gpu_here, tried
+from raysync.cluster.transports.shared.segments import TornVector
+from raysync.cluster.transports.shared.shared_memory import SharedPlan
+from raysync.cluster.transports.shared.shared_vector import SharedVector
+from raysync.cluster.transports.transport import Writers
+from raysync.engine.messages import PublishCall, StepCall
+from tests.builders.messages import tells
+from tests.fakes import libcuda
+
+MIB = 2**20
+NUMBERS = 2**20
+PLAN = SharedPlan("here", shares_weights=True, gpu=libcuda.GPU)
+
+
+@pytest.fixture(autouse=True)
+def driver(monkeypatch):
+    yield libcuda.install(monkeypatch.setattr)
+    forget_run()
+    lent.cache_clear()
+
+
+def written(handle, value):
+    with handle.writing() as vector:
+        vector.fill_(value)
+
+
+def test_a_vector_is_on_the_gpu_and_the_file_has_its_stamp_alone(driver):
+    slots = device_slots(4 * NUMBERS, libcuda.GPU)
+    lease = slots.lease()
+    assert driver.used == -(-(4 * NUMBERS + 64) // (2 * MIB)) * 2 * MIB
+    written(lease.handle, 3.0)
+    assert lease.handle.read().tolist() == [3.0] * NUMBERS
+    first, second = lease.handle.parts([1, NUMBERS - 1])
+    assert first.read().tolist() == [3.0]
+    assert len(second.read()) == NUMBERS - 1
+    taken = os.fstat(lease.handle.file).st_blocks * 512
+    assert taken <= 4 * os.sysconf("SC_PAGE_SIZE")
+    assert lease.handle.in_place(4 * NUMBERS) is None, "its process does not map it"
+
+
+def write_and_read(pipe, killed_handle, handle):
+    libcuda.install()
+    read = SharedVector(*handle).read().tolist()
+    with SharedVector(*killed_handle).writing() as vector:
+        vector.fill_(7.0)
+        pipe.send(read)
+        signal.pause()
+
+
+def test_other_processes_open_it_and_one_that_is_killed_in_the_midst_leaves_no_vector():
+    slots = device_slots(400, libcuda.GPU)
+    mine, theirs = slots.lease(), slots.lease()
+    written(mine.handle, 5.0)
+    written(theirs.handle, 1.0)
+    pipe, end = get_context("spawn").Pipe()
+    handles = tuple(theirs.handle), tuple(mine.handle)
+    other = get_context("spawn").Process(target=write_and_read, args=(end, *handles))
+    other.start()
+    assert pipe.recv() == [5.0] * 100
+    other.kill()
+    other.join()
+    with pytest.raises(TornVector):
+        theirs.handle.read()
+    assert mine.handle.read().tolist() == [5.0] * 100
+
+
+def test_a_handle_is_opened_once_a_process_and_closed_before_the_next_run(driver):
+    slots = device_slots(400, libcuda.GPU)
+    for value in (1.0, 2.0):
+        lease = slots.lease()
+        written(lease.handle, value)
+        assert set(lease.handle.read().tolist()) == {value}
+    assert driver.calls.count("cuIpcOpenMemHandle_v2") == 1, "to write, and to read"
+    kept = lease.handle.read()
+    forget_run()
+    assert len(driver.opened) == 1, "somebody looks at it"
+    del kept
+    assert not driver.opened
+
+
+def begun(before=None, push=400, plan=PLAN):
+    forget_run()  # as each actor does before
+    return plan.begin(Writers(800, push, {"a#1": "A", "b#1": "B"}, ["S"]), before)
+
+
+def vectors(run):
+    leases = [run.reserve(actor, StepCall(0, 8), "here")[0] for actor in ("a#1", "b#1")]
+    leases += run.reserve("server", PublishCall(0, 0), None)
+    for lease in leases:
+        written(lease.handle, 1.0)
+    return leases
+
+
+def test_memory_is_freed_only_when_all_have_closed_it_and_used_again_by_the_next_run(driver):
+    """The driver refuses to free what is open."""
+    run = begun()
+    held = vectors(run)
+    allocated = driver.used
+    run.forget("a#1", "it was ended")
+    run.restart("server", "it is restarted")
+    del held
+    assert driver.used == allocated, "others may still read it"
+    vectors(run)
+    assert driver.used == allocated + 2 * 4 * MIB
+    del run
+    again = begun()
+    assert driver.used == 0
+    vectors(again)
+    before, calls = driver.used, len(driver.files)
+    again = begun(again)
+    vectors(again)
+    assert (driver.used, len(driver.files)) == (before, calls)
+    begun(again, push=600)
+    assert driver.used == before // 3, "gradients have another size"
+
+
+def test_what_is_on_a_gpu_is_not_used_again_where_vectors_are_on_none(driver):
+    run = begun()
+    vectors(run)
+    host = begun(run, plan=SharedPlan("here", shares_weights=True))
+    assert not any(lease.handle.on_gpu for lease in vectors(host))
+    again = begun(host)
+    assert all(lease.handle.on_gpu for lease in vectors(again))
+
+
+def test_a_vector_that_is_offered_is_tried_and_leaves_nothing_open(driver):
+    vector = offer(libcuda.GPU, MIB, 0)
+    assert tried(vector, writes=False) != "", "nobody has written it"
+    assert tried(vector, writes=True) == ""
+    assert tried(vector, writes=False) == ""
+    assert not driver.opened
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"gpus": (b"another of 16 by",)}, "controller see GPU"),
+        ({"refusals": {"cuDevicePrimaryCtxRetain": 46}}, "controller DEVICE_UNAVAILABLE"),
+        ({"refusals": {"cuIpcGetMemHandle": 801}}, "controller NOT_SUPPORTED"),
+        ({"total": MIB}, "controller OUT_OF_MEMORY"),
+        ({"total": 50 * MIB}, "100 50 MiB server_log_bytes"),
+    ],
+)
+def test_what_cannot_be_lent_is_refused_by_name(monkeypatch, given, words):
+    libcuda.install(monkeypatch.setattr, libcuda.FakeLibcuda(**given))
+    assert tells(offer(libcuda.GPU, 100 * MIB, 0), words)
+
+
+def test_memory_of_the_run_before_counts_as_free(monkeypatch):
+    libcuda.install(monkeypatch.setattr, libcuda.FakeLibcuda(total=50 * MIB))
+    assert isinstance(offer(libcuda.GPU, 100 * MIB, 60 * MIB), SharedVector)
+
+
+def test_an_actor_says_why_it_cannot_open_the_memory(monkeypatch):
+    vector = offer(libcuda.GPU, MIB, 0)
+    assert tried(vector, writes=True) == ""
+    for given, words in (
+        ({"gpus": (b"another of 16 by",)}, "see GPU"),
+        ({"refusals": {"cuIpcOpenMemHandle_v2": 801}}, "NOT_SUPPORTED"),
+    ):
+        monkeypatch.setattr(cuda_driver, "library", partial(libcuda.FakeLibcuda, **given))
+        assert tells(tried(vector, writes=False), words)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
+def test_a_gpu_lends_its_memory():
+    """With the driver, torch, and a process of its own."""
+    context = get_context("spawn")
+    pipe, end = context.Pipe()
+    lender = context.Process(target=lend, args=(end,))
+    lender.start()
+    torch.ones(1, device="cuda:0")
+    pipe.send(gpu_here())
+    handle = SharedVector(*pipe.recv())
+    assert tried(handle, writes=True) == ""
+    assert tried(handle, writes=False) == ""
+    pipe.send(None)
+    lender.join()
+
+
+def lend(pipe):
+    offered = offer(pipe.recv(), MIB, 0)
+    pipe.send(tuple(offered))
+    pipe.recv()
