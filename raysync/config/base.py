@@ -58,8 +58,8 @@ class Strict(BaseModel):
         if not (cls.gone and isinstance(settings, Mapping)):
             return settings
         for name in cls.gone.keys() & settings.keys():
-            kept, why = cls.gone[name]
-            if settings[name] != kept:
+            recorded, why = cls.gone[name]
+            if settings[name] != recorded:
                 raise ValueError(f"{name}: {settings[name]}: there is no such setting now: {why}")
         return {name: value for name, value in settings.items() if name not in cls.gone}
 

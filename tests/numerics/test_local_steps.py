@@ -206,11 +206,23 @@ def test_what_is_not_finite_is_found_with_the_push(steps):
     assert computation.not_finite.first == "weights"
 
 
-class Poisoned:
-    """A reader whose batch of one number is not finite from its second sample on."""
+class Steep(nn.Module):
+    """For a batch with a 100 in it, its loss is finite, and the gradient of `root` is not."""
 
-    def __init__(self, reader, number):
-        self._reader, self._number = reader, number
+    def __init__(self):
+        super().__init__()
+        self.first, self.root = nn.Linear(3, 4), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        out = self.first(x)
+        return out + self.root.sqrt() if bool((x == 100).any()) else out
+
+
+class Poisoned:
+    """A reader whose batch of one number has a value in all but its first sample."""
+
+    def __init__(self, reader, number, value):
+        self._reader, self._number, self._value = reader, number, value
         self.seed, self.shares, self.samples = reader.seed, reader.shares, reader.samples
 
     def read(self, clock, sizes):
@@ -218,22 +230,23 @@ class Poisoned:
         if clock == self._number:
             x, y = batches[0]
             x = x.clone()
-            x[1:] = float("nan")
+            x[1:] = self._value
             batches = [(x, y)]
         return batches
 
 
+@pytest.mark.parametrize("value", [float("nan"), 100.0], ids=["loss", "gradient"])
 @pytest.mark.parametrize("poisoned", [None, 0, 2, 3], ids=["never", "first", "amid", "last"])
-def test_a_gpu_whose_losses_are_read_a_step_later_pushes_and_finds_the_same(monkeypatch, poisoned):
+def test_a_gpu_whose_losses_are_read_a_step_later_pushes_and_finds_the_same(
+    monkeypatch, poisoned, value
+):
     """One that goes on with a step that is not finite forgets it again."""
-    found = []
+    found, model = [], Steep()
     for is_gpu in (False, True):
         monkeypatch.setattr(Device, "is_gpu", is_gpu)
-        training = prepare(
-            config.validate({"engine": "virtual", "batch_size": SIZE}), nn.Linear(3, 4), DATA
-        )
+        training = prepare(config.validate({"engine": "virtual", "batch_size": SIZE}), model, DATA)
         computation, steps = steps_of(training, {"lr": 0.1, "momentum": 0.9})
-        reader = Poisoned(training.reader("worker-0"), poisoned)
+        reader = Poisoned(training.reader("worker-0"), poisoned, value)
         loss = steps.compute(reader, 0, 4, SIZE)
         vector = computation.outgoing().clone()
         found.append((repr(loss), computation.not_finite, vector.tolist()))

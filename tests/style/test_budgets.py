@@ -32,7 +32,7 @@ AREAS = {
         budget=9_500,
         ceiling=10_155,
     ),
-    "training": Area(("training",), budget=5_200, ceiling=6_138),
+    "training": Area(("training",), budget=5_200, ceiling=6_179),
     "foundation": Area(("config", "record"), budget=5_800, ceiling=6_937),
     "tools": Area(
         ("results", "predict", "calibration", "tuning", "tracking", "running", "cli", "attach"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from raysync.cluster.transports.payloads import forget_run
-from raysync.cluster.transports.shared import cuda_driver
+from raysync.cluster.transports.shared import cuda_driver, device_vector
 from raysync.cluster.transports.shared.device_memory import device_slots, lent, offer
 from raysync.cluster.transports.shared.device_vector import gpu_here, tried
 from raysync.cluster.transports.shared.segments import TornVector
@@ -75,6 +75,22 @@ def test_other_processes_open_it_and_one_that_is_killed_in_the_midst_leaves_no_v
     with pytest.raises(TornVector):
         theirs.handle.read()
     assert mine.handle.read().tolist() == [5.0] * 100
+
+
+def test_a_vector_is_valid_only_once_the_gpu_has_written_it(monkeypatch):
+    handle = device_slots(400, libcuda.GPU).lease().handle
+
+    def await_gpu(vector):
+        assert len(vector) == 100
+        with pytest.raises(TornVector):
+            handle.read()
+        awaited.append(vector)
+
+    awaited = []
+    monkeypatch.setattr(device_vector, "await_gpu", await_gpu)
+    written(handle, 2.0)
+    assert set(handle.read().tolist()) == {2.0}
+    assert len(awaited) == 1
 
 
 def test_a_handle_is_opened_once_a_process_and_closed_before_the_next_run(driver):

@@ -75,7 +75,7 @@ class Device:
     def read_later(self, numbers: Tensor) -> Callable[[], list[float]]:
         """Return a function that waits for numbers of this device, and nothing after them."""
         if self._copy_stream is None:
-            return numbers.tolist  # type: ignore[no-any-return]
+            return numbers.tolist
         host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
         host.copy_(numbers, non_blocking=True)
         copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ class Device:
 
         def read() -> list[float]:
             copied.synchronize()
-            return host.tolist()  # type: ignore[no-any-return]
+            return host.tolist()
 
         return read
 

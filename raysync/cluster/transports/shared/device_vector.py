@@ -81,7 +81,7 @@ def device_mappings() -> Mappings:
 
 @contextmanager
 def on(number: int) -> Iterator[None]:
-    """Make a GPU that of this thread, with torch's context."""
+    """Let this thread use torch's context of a GPU."""
     with torch.cuda.device(number):
         torch.cuda.synchronize()
         yield
