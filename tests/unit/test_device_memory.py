@@ -78,7 +78,8 @@ def test_other_processes_open_it_and_one_that_is_killed_in_the_midst_leaves_no_v
 
 
 def test_a_vector_is_valid_only_once_the_gpu_has_written_it(monkeypatch):
-    handle = device_slots(400, libcuda.GPU).lease().handle
+    lease = device_slots(400, libcuda.GPU).lease()
+    handle = lease.handle
 
     def await_gpu(vector):
         assert len(vector) == 100
@@ -199,7 +200,9 @@ def test_a_gpu_lends_its_memory():
     lender = context.Process(target=lend, args=(end,))
     lender.start()
     torch.ones(1, device="cuda:0")
-    pipe.send(gpu_here())
+    gpu = gpu_here()
+    assert isinstance(gpu, bytes), gpu
+    pipe.send(gpu)
     handle = SharedVector(*pipe.recv())
     assert tried(handle, writes=True) == ""
     assert tried(handle, writes=False) == ""

@@ -51,10 +51,9 @@ class LentGpu:
 
     def free_retired(self) -> None:
         """Free what was retired, once all actors have closed it."""
-        retired, self._retired = self._retired, []
         self._enter()
-        for address in retired:
-            cuda.ask("cuMemFree_v2", ctypes.c_uint64(address))
+        while self._retired:
+            cuda.ask("cuMemFree_v2", ctypes.c_uint64(self._retired.pop()))
 
     def _enter(self) -> None:  # a context is a thread's
         cuda.ask("cuCtxSetCurrent", self._context)
@@ -115,5 +114,4 @@ def offer(gpu: bytes, needed_bytes: int, held_bytes: int) -> SharedVector | str:
             f"up to {needed_bytes / MIB:,.0f} MiB of its memory are needed, and"
             f" {available / MIB:,.0f} MiB are free (a smaller cluster.server_log_bytes needs less)"
         )
-    vector: SharedVector = _offered[0].handle
-    return vector
+    return _offered[0].handle  # type: ignore[no-any-return]

@@ -97,16 +97,15 @@ def await_gpu(vector: Tensor) -> None:
     torch.cuda.current_stream(vector.device).synchronize()
 
 
-def gpu_here() -> bytes:
-    """Return the unique id of the GPU on which the calling actor computes.
-
-    Raises:
-        OSError: it computes on no GPU of CUDA.
-    """
+def gpu_here() -> bytes | str:
+    """Return the unique id of the GPU on which the calling actor computes, or why it has none."""
     if torch.version.cuda is None or not torch.cuda.is_available():
-        raise cuda.CudaRefused("torch sees no GPU of CUDA there")
-    torch.cuda.synchronize()
-    return cuda.gpu_id(torch.cuda.current_device())
+        return "torch sees no GPU of CUDA there"
+    try:
+        torch.cuda.synchronize()
+        return cuda.gpu_id(torch.cuda.current_device())
+    except (OSError, RuntimeError) as error:  # of torch, too
+        return str(error)
 
 
 def tried(vector: SharedVector, *, writes: bool) -> str:

@@ -93,10 +93,9 @@ def _lent_gpu(needed: int, sites: Sites, node: ServerNode) -> tuple[bytes, str]:
     # imported here: the driver does without torch
     from raysync.cluster.transports.shared.device_vector import gpu_here, tried
 
-    try:
-        gpu = node.run(gpu_here)
-    except OSError as error:
-        return b"", f"the server: {error}"
+    gpu = node.run(gpu_here)
+    if isinstance(gpu, str):
+        return b"", f"the server: {gpu}"
     offered = node.run(partial(offer, gpu, needed, node.held_bytes()), "controller")
     if isinstance(offered, str):
         return b"", offered

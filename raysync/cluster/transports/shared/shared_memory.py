@@ -26,7 +26,7 @@ from raysync.training.server.vector_parts import spans
 ITEM_BYTES = 4  # float32
 
 
-def slots_of(vector_bytes: int, gpu: bytes) -> Slots:
+def slots_of(vector_bytes: int, gpu: bytes = b"") -> Slots:
     return device_slots(vector_bytes, gpu) if gpu else Slots(vector_bytes, kind=SharedVector)
 
 
