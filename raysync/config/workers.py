@@ -531,6 +531,11 @@ class Cluster(Strict):
                 f"server_gpus: {self.server_gpus:g}: one server shares a worker's GPU, not"
                 f" server_shards: {self.server_shards}"
             )
+        if self.server_gpus and self.transport == "object-ref":
+            raise ValueError(
+                f"server_gpus: {self.server_gpus:g}: with transport: object-ref each vector would"
+                " be copied from the GPU and back; auto lets them stay there"
+            )
         if self.server_label_selector and self.hosts(workers=1):
             raise ValueError(
                 "server_label_selector: servers that are placed with workers run on their nodes;"

@@ -1,14 +1,16 @@
 """What every transport must do: the same stories for all, and for one that only the tests have."""
 
+from dataclasses import replace
+
 import psutil
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
 from raysync.cluster import session as session_module
+from raysync.cluster.transports.choose import choose
 from raysync.cluster.transports.object_store import ObjectStorePlan
 from raysync.cluster.transports.payloads import forget_run, incoming
-from raysync.cluster.transports.shared.device_memory import lent
 from raysync.cluster.transports.shared.device_vector import device_mappings
 from raysync.cluster.transports.shared.planning import ON_GPU
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
@@ -35,7 +37,6 @@ def gpu(monkeypatch):
     """What the driver of this process has; actors install their own."""
     yield libcuda.install(monkeypatch.setattr)
     device_mappings().clear()
-    lent.cache_clear()
 
 
 @pytest.fixture(params=PLANS)
@@ -45,8 +46,10 @@ def plan(request, tmp_path):
 
 def begun(plan, before=None):
     """A run of two workers and two shards, whose vectors have 5 and 7 numbers."""
-    forget_run()  # as each actor does before
-    return plan.begin(Writers(28, 20, {"a#1": "A", "b#1": "B"}, ["S", "T"]), before)
+    device_mappings().clear()  # as each actor does before
+    run = plan.begin(Writers(28, 20, {"a#1": "A", "b#1": "B"}, ["S", "T"]), before)
+    forget_run()  # as the controller does
+    return run
 
 
 def room_for_all(transport):
@@ -125,6 +128,8 @@ def test_a_call_that_only_ray_can_carry_is_left_to_ray(plan):
 def settings(request, monkeypatch, tmp_path):
     """The settings of a cluster with that transport."""
     if request.param == ON_GPU:
+        if request.getfixturevalue("shards") > 1:
+            pytest.skip("a GPU has one server")
         monkeypatch.setattr(session_module, "choose", choose_gpu)
         return {}
     if request.param != NAME:
@@ -141,12 +146,11 @@ def settings(request, monkeypatch, tmp_path):
 
 
 def choose_gpu(spec, sites, node):
-    actors = [*sites.workers, *sites.servers, "evaluator"]
-    for actor in [*actors, "controller"]:
-        node.run(libcuda.install_once, actor)
-    home = next(iter(sites.servers.values()))
-    shown = dict.fromkeys(actors, ON_GPU)
-    return SharedPlan(home, shares_weights=True, transports=shown, gpu=libcuda.GPU), []
+    """Choose as for a server on a GPU; actors have the fake by their model, or get it here."""
+    node.run(libcuda.install_once, "controller")
+    cluster = spec.experiment.cluster.model_copy(update={"server_gpus": 0.1})
+    asked = spec.experiment.model_copy(update={"cluster": cluster})
+    return choose(replace(spec, experiment=asked), sites, node)
 
 
 LONG = {

@@ -4,12 +4,14 @@ It refuses what CUDA leaves undefined: memory that is freed while this process h
 """
 
 import ctypes
+import fcntl
 import mmap
 import os
 import struct
-from contextlib import nullcontext
+from contextlib import contextmanager
 from functools import cache
 from itertools import count
+from threading import local
 from types import SimpleNamespace
 
 import numpy as np
@@ -34,20 +36,21 @@ class FakeLibcuda:
     Args:
         refusals: name of a function -> the error that it returns.
         gpus: the ids of the GPUs that the process sees.
+        missing: the names of functions that it lacks.
     """
 
-    def __init__(self, total=2**34, refusals=(), gpus=(GPU,)):
-        self.total, self.refusals, self.gpus = total, dict(refusals), gpus
+    def __init__(self, total=2**34, refusals=(), gpus=(GPU,), missing=()):
+        self.total, self.refusals, self.gpus, self.missing = total, dict(refusals), gpus, missing
         self.files, self.maps, self.opened = {}, {}, {}
         self.calls = []
-        self._numbers = count()
+        self._numbers, self._thread = count(), local()
 
     @property
     def used(self):
         return sum(os.fstat(file).st_size for file in self.files.values())
 
     def __getattr__(self, name):
-        if not name.startswith("cu"):
+        if not name.startswith("cu") or name in self.missing:
             raise AttributeError(name)
 
         def call(*arguments):
@@ -76,12 +79,24 @@ class FakeLibcuda:
         context._obj.value = 1 + number
 
     def _cuCtxSetCurrent(self, context):  # noqa: N802
-        assert context.value, "no context"
+        self._thread.context = context.value
+
+    @contextmanager
+    def entered(self, number):
+        """Give this thread a context, as torch does."""
+        self._thread.context = 1 + number
+        yield
+        self._thread.context = 0
+
+    def _check_context(self):
+        assert getattr(self._thread, "context", 0), "this thread has no context"
 
     def _cuMemGetInfo(self, free, total):  # noqa: N802
+        self._check_context()
         free._obj.value, total._obj.value = self.total - self.used, self.total
 
     def _cuMemAlloc(self, address, size):  # noqa: N802
+        self._check_context()
         if size.value > self.total - self.used:
             return 2
         file = os.memfd_create("gpu")
@@ -91,39 +106,44 @@ class FakeLibcuda:
         return 0
 
     def _cuIpcGetMemHandle(self, handle, address):  # noqa: N802
+        self._check_context()
         packed = _HANDLE.pack(os.getpid(), self.files[address.value])
         ctypes.memmove(ctypes.byref(handle._obj), packed, len(packed))
 
     def _cuMemFree(self, address):  # noqa: N802
+        self._check_context()
         file = self.files.pop(address.value)
-        inode = os.fstat(file).st_ino
-        assert inode not in self.opened.values(), "it is freed while it is open"
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # an error while any process has it open
         os.close(file)
 
     def _cuIpcOpenMemHandle(self, address, handle, flag):  # noqa: N802
         assert flag.value == 1
+        self._check_context()
         process, number = _HANDLE.unpack(bytes(handle))
         file = os.open(f"/proc/{process}/fd/{number}", os.O_RDWR)
         inode = os.fstat(file).st_ino
         assert inode not in self.opened.values(), "CUDA opens a handle once a process"
+        fcntl.flock(file, fcntl.LOCK_SH)
         mapped = mmap.mmap(file, 0)
-        os.close(file)
         address._obj.value = np.frombuffer(mapped, np.uint8).ctypes.data
-        self.maps[address._obj.value], self.opened[address._obj.value] = mapped, inode
+        self.maps[address._obj.value], self.opened[address._obj.value] = (mapped, file), inode
 
     def _cuIpcCloseMemHandle(self, address):  # noqa: N802
-        del self.maps[address.value], self.opened[address.value]
+        self._check_context()
+        _, file = self.maps.pop(address.value)
+        os.close(file)
+        del self.opened[address.value]
 
 
 def install(put=setattr, driver=None):
     """Let this process take files for a GPU's memory, and its CPU for the GPU."""
     driver = driver or FakeLibcuda()
     put(cuda_driver, "library", lambda: driver)
-    put(device_vector, "on", lambda number: nullcontext())
+    put(device_vector, "on", driver.entered)
     put(device_vector, "await_gpu", lambda vector: None)
     put(device_vector, "tensor_of", _tensor_of)
     put(device_vector, "gpu_here", lambda: cuda_driver.gpu_id(0))
-    device_memory.lent.cache_clear()
+    put(device_memory, "LENT", {})
     return driver
 
 

@@ -252,3 +252,24 @@ def test_a_gpu_whose_losses_are_read_a_step_later_pushes_and_finds_the_same(
         found.append((repr(loss), computation.not_finite, vector.tolist()))
     assert found[0] == found[1]
     assert (found[0][1] is None) == (poisoned is None)
+
+
+class Strict(Steep):
+    """It refuses weights that are not finite, as distributions of torch do."""
+
+    def forward(self, x):
+        if not bool(self.root.isfinite()):
+            raise ValueError("a weight is not finite")
+        return super().forward(x)
+
+
+def test_an_error_that_comes_of_a_step_before_is_not_told_in_its_place(monkeypatch):
+    monkeypatch.setattr(Device, "is_gpu", True)
+    training = prepare(config.validate({"engine": "virtual", "batch_size": SIZE}), Strict(), DATA)
+    computation, steps = steps_of(training, {"lr": 0.1})
+    steps.compute(Poisoned(training.reader("worker-0"), 2, 100.0), 0, 4, SIZE)
+    assert (computation.not_finite.first, computation.not_finite.parameter) == ("gradient", "root")
+    computation, steps = steps_of(training, {"lr": 0.1})
+    computation.model.weights.fill_(float("nan"))
+    with pytest.raises(ValueError, match="finite"):
+        steps.compute(training.reader("worker-0"), 0, 4, SIZE)

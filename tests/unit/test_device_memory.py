@@ -6,12 +6,11 @@ from functools import partial
 from multiprocessing import get_context
 
 import pytest
-import torch
 
 from raysync.cluster.transports.payloads import forget_run
 from raysync.cluster.transports.shared import cuda_driver, device_vector
-from raysync.cluster.transports.shared.device_memory import device_slots, lent, offer
-from raysync.cluster.transports.shared.device_vector import gpu_here, tried
+from raysync.cluster.transports.shared.device_memory import device_slots, offer
+from raysync.cluster.transports.shared.device_vector import device_mappings, tried
 from raysync.cluster.transports.shared.segments import TornVector
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
 from raysync.cluster.transports.shared.shared_vector import SharedVector
@@ -28,8 +27,7 @@ PLAN = SharedPlan("here", shares_weights=True, gpu=libcuda.GPU)
 @pytest.fixture(autouse=True)
 def driver(monkeypatch):
     yield libcuda.install(monkeypatch.setattr)
-    forget_run()
-    lent.cache_clear()
+    device_mappings().clear()
 
 
 def written(handle, value):
@@ -102,15 +100,17 @@ def test_a_handle_is_opened_once_a_process_and_closed_before_the_next_run(driver
         assert set(lease.handle.read().tolist()) == {value}
     assert driver.calls.count("cuIpcOpenMemHandle_v2") == 1, "to write, and to read"
     kept = lease.handle.read()
-    forget_run()
+    device_mappings().clear()
     assert len(driver.opened) == 1, "somebody looks at it"
     del kept
     assert not driver.opened
 
 
 def begun(before=None, push=400, plan=PLAN):
-    forget_run()  # as each actor does before
-    return plan.begin(Writers(800, push, {"a#1": "A", "b#1": "B"}, ["S"]), before)
+    device_mappings().clear()  # as each actor does before
+    run = plan.begin(Writers(800, push, {"a#1": "A", "b#1": "B"}, ["S"]), before)
+    forget_run()  # as the controller does
+    return run
 
 
 def vectors(run):
@@ -154,7 +154,7 @@ def test_what_is_on_a_gpu_is_not_used_again_where_vectors_are_on_none(driver):
 
 
 def test_a_vector_that_is_offered_is_tried_and_leaves_nothing_open(driver):
-    vector = offer(libcuda.GPU, MIB, 0)
+    vector = offer(libcuda.GPU, MIB)
     assert tried(vector, writes=False) != "", "nobody has written it"
     assert tried(vector, writes=True) == ""
     assert tried(vector, writes=False) == ""
@@ -168,21 +168,40 @@ def test_a_vector_that_is_offered_is_tried_and_leaves_nothing_open(driver):
         ({"refusals": {"cuDevicePrimaryCtxRetain": 46}}, "controller DEVICE_UNAVAILABLE"),
         ({"refusals": {"cuIpcGetMemHandle": 801}}, "controller NOT_SUPPORTED"),
         ({"total": MIB}, "controller OUT_OF_MEMORY"),
+        ({"missing": ["cuDeviceGetUuid_v2"]}, "controller cuDeviceGetUuid_v2"),
         ({"total": 50 * MIB}, "100 50 MiB server_log_bytes"),
     ],
 )
 def test_what_cannot_be_lent_is_refused_by_name(monkeypatch, given, words):
     libcuda.install(monkeypatch.setattr, libcuda.FakeLibcuda(**given))
-    assert tells(offer(libcuda.GPU, 100 * MIB, 0), words)
+    assert tells(offer(libcuda.GPU, 100 * MIB), words)
 
 
-def test_memory_of_the_run_before_counts_as_free(monkeypatch):
-    libcuda.install(monkeypatch.setattr, libcuda.FakeLibcuda(total=50 * MIB))
-    assert isinstance(offer(libcuda.GPU, 100 * MIB, 60 * MIB), SharedVector)
+def test_memory_of_the_run_before_counts_as_free_and_that_of_the_host_does_not(monkeypatch):
+    libcuda.install(monkeypatch.setattr, libcuda.FakeLibcuda(total=100 * MIB))
+    run = begun(push=30 * MIB)
+    vectors(run)
+    assert isinstance(offer(libcuda.GPU, 90 * MIB), SharedVector)
+    host = begun(run, push=30 * MIB, plan=SharedPlan("here", shares_weights=True))
+    del run
+    forget_run()
+    vectors(host)
+    assert host.held_bytes > 60 * MIB
+    assert tells(offer(libcuda.GPU, 110 * MIB), "110 100")
+    assert isinstance(offer(libcuda.GPU, 90 * MIB), SharedVector)
+
+
+def test_where_the_gpu_is_full_vectors_are_object_references(monkeypatch):
+    libcuda.install(monkeypatch.setattr, libcuda.FakeLibcuda(total=70 * MIB))
+    run = begun(push=30 * MIB)
+    held = [run.reserve(actor, StepCall(0, 8), "here") for actor in ("a#1", "b#1", "a#1")]
+    assert [len(leases) for leases in held] == [1, 1, 0]
+    del held[0]
+    assert len(run.reserve("a#1", StepCall(0, 8), "here")) == 1
 
 
 def test_an_actor_says_why_it_cannot_open_the_memory(monkeypatch):
-    vector = offer(libcuda.GPU, MIB, 0)
+    vector = offer(libcuda.GPU, MIB)
     assert tried(vector, writes=True) == ""
     for given, words in (
         ({"gpus": (b"another of 16 by",)}, "see GPU"),
@@ -190,27 +209,3 @@ def test_an_actor_says_why_it_cannot_open_the_memory(monkeypatch):
     ):
         monkeypatch.setattr(cuda_driver, "library", partial(libcuda.FakeLibcuda, **given))
         assert tells(tried(vector, writes=False), words)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch sees no GPU on this machine")
-def test_a_gpu_lends_its_memory():
-    """With the driver, torch, and a process of its own."""
-    context = get_context("spawn")
-    pipe, end = context.Pipe()
-    lender = context.Process(target=lend, args=(end,))
-    lender.start()
-    torch.ones(1, device="cuda:0")
-    gpu = gpu_here()
-    assert isinstance(gpu, bytes), gpu
-    pipe.send(gpu)
-    handle = SharedVector(*pipe.recv())
-    assert tried(handle, writes=True) == ""
-    assert tried(handle, writes=False) == ""
-    pipe.send(None)
-    lender.join()
-
-
-def lend(pipe):
-    offered = offer(pipe.recv(), MIB, 0)
-    pipe.send(tuple(offered))
-    pipe.recv()

@@ -7,9 +7,7 @@ import pytest
 from raysync import config
 from raysync.cluster.transports.choose import TRANSPORTS
 from raysync.cluster.transports.object_store import ObjectStore, ObjectStorePlan, store_notice
-from raysync.cluster.transports.payloads import forget_run
-from raysync.cluster.transports.shared import cuda_driver, device_vector
-from raysync.cluster.transports.shared.device_memory import lent
+from raysync.cluster.transports.shared import cuda_driver, device_memory, device_vector
 from raysync.cluster.transports.shared.planning import Memory, memory_here
 from raysync.cluster.transports.shared.segments import Handle
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
@@ -150,7 +148,7 @@ def chosen_with_gpu(transport, sites, blind="", memory=ENOUGH, **cluster):
         if actor == blind:
             with pytest.MonkeyPatch.context() as patch:
                 patch.setattr(cuda_driver, "library", partial(libcuda.FakeLibcuda, gpus=()))
-                lent.cache_clear()
+                patch.setattr(device_memory, "LENT", {})
                 return work()
         return work()
 
@@ -164,8 +162,7 @@ def chosen_with_gpu(transport, sites, blind="", memory=ENOUGH, **cluster):
 @pytest.fixture
 def gpu(monkeypatch):
     yield libcuda.install(monkeypatch.setattr)
-    forget_run()
-    lent.cache_clear()
+    device_vector.device_mappings().clear()
 
 
 @pytest.mark.parametrize("transport", ["auto", "shared-memory"])
@@ -211,6 +208,7 @@ def test_a_worker_on_another_node_has_its_vectors_in_the_object_store(gpu):
         ({"workers": [{"gpus": 2}]}, "cluster.server_gpus worker gpus: 2"),
         ({"cluster": {"server_gpus": 0.1, "server_shards": 2}}, "server_gpus server_shards: 2"),
         ({"cluster": {"server_gpus": 0.5}}, "server_gpus 0.5"),
+        ({"cluster": {"server_gpus": 0.1, "transport": "object-ref"}}, "server_gpus object-ref"),
         ({"cluster": {"server_gpus": -0.1}}, "server_gpus -0.1"),
         (
             {"cluster": {"server_gpus": 0.1, "server_label_selector": {"gpu": "none"}}},

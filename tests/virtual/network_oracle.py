@@ -30,7 +30,6 @@ class Cluster:
         }
         slots = list(self.workers)
         self.hosts = [slots[n % len(slots)] for n in range(self.shards)] if self.beside else []
-        """(link, direction) -> when it is idle again."""
         self.flows = []
         """Each with its `left` bytes, its `limit`, its `links` and how many times it is on each,
         and what to do when it has ended."""

@@ -56,10 +56,10 @@ class ServerOnGpu:
         # Those of a worker on another node, or of a checkpoint, are in the memory of this process.
         if isinstance(message, ApplyCall):
             inputs = [self._device.upload(each) for each in inputs]
-        handled = self._program.handle(message, inputs, into)
-        # The driver may now let others write over the inputs.
-        torch.cuda.current_stream(self._device.name).synchronize()
-        return handled
+        try:
+            return self._program.handle(message, inputs, into)
+        finally:  # the driver may then let others write over the inputs
+            torch.cuda.current_stream(self._device.name).synchronize()
 
 
 class MeasuredServer:

@@ -47,8 +47,9 @@ class LocalSteps:
     ) -> float:
         """Step from the computation's weights; leave x_pulled - x_local as the gradient.
 
-        Each step reads the next batch; steps end early at a value that is not finite. Returns the
-        mean loss.
+        Each step reads the next batch; steps end early at a value that is not finite. A GPU has
+        begun another batch by then, of which only what the module keeps remains, such as buffers.
+        Returns the mean loss.
         """
         computation, model = self._computation, self._computation.model
         self._weights_before.copy_(model.weights)
@@ -56,7 +57,13 @@ class LocalSteps:
         losses: list[float] = []
         self.device_s, unread = 0.0, deque[Launched]()
         for number in range(batch, batch + steps):
-            unread.append(computation.launch(reader, number, batch_size))
+            try:
+                unread.append(computation.launch(reader, number, batch_size))
+            except Exception:  # perhaps because of the step before, which nobody has read
+                losses += [self._settle(step, reader) for step in unread]
+                if not unread or computation.not_finite is None:
+                    raise
+                break
             if len(unread) > (self._kept is not None):
                 losses.append(self._settle(unread.popleft(), reader))
                 if computation.not_finite is not None:

@@ -31,7 +31,10 @@ def ask(function: str, *arguments: Any) -> None:
         OSError: this machine has no driver.
     """
     driver = library()
-    code = getattr(driver, function)(*arguments)
+    call = getattr(driver, function, None)
+    if call is None:
+        raise CudaRefused(f"{function}: this driver does not have it")
+    code = call(*arguments)
     if code != SUCCESS:
         name = ctypes.c_char_p()
         driver.cuGetErrorName(code, ctypes.byref(name))

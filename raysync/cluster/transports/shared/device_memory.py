@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-from functools import cache, partial
+from functools import partial
 
 from raysync.cluster.transports.shared import cuda_driver as cuda
 from raysync.cluster.transports.shared.segments import Segment, SlotLease, Slots
 from raysync.cluster.transports.shared.shared_vector import SharedVector
-from raysync.cluster.transports.transport import MIB
+from raysync.cluster.transports.transport import BETWEEN_RUNS, MIB
 
 PIECE_BYTES = 2 * MIB  # CUDA's smallest piece: smaller memory shares one, and so its handle
 
@@ -28,40 +28,62 @@ class LentGpu:
         self.id = gpu
         self._context = ctypes.c_void_p()
         cuda.ask("cuDevicePrimaryCtxRetain", ctypes.byref(self._context), cuda.number_of(gpu))
+        self._sizes: dict[int, int] = {}  # address -> bytes, of all that is not freed
         self._retired: list[int] = []  # addresses
 
     @property
-    def free_bytes(self) -> int:
+    def available_bytes(self) -> int:
+        """The memory for the next run, which uses again, or frees, what the last one had."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         self._enter()
         cuda.ask("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
-        return free.value
+        return free.value + sum(self._sizes.values())
 
     def allocate(self, size: int) -> tuple[int, bytes]:
         """Return the address of new memory, and the handle with which other processes open it."""
         address, handle = ctypes.c_uint64(), cuda.IpcHandle()
         self._enter()
         cuda.ask("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
-        cuda.ask("cuIpcGetMemHandle", ctypes.byref(handle), address)
+        self._sizes[address.value] = size
+        try:
+            cuda.ask("cuIpcGetMemHandle", ctypes.byref(handle), address)
+        except OSError:
+            self.retire(address.value)
+            raise
         return address.value, bytes(handle)
 
     def retire(self, address: int) -> None:
-        """Free memory at the next `free_retired`: an actor may still have it open."""
+        """Free memory before the next run: an actor may still have it open."""
         self._retired.append(address)
 
     def free_retired(self) -> None:
         """Free what was retired, once all actors have closed it."""
-        self._enter()
+        if self._retired:
+            self._enter()
         while self._retired:
-            cuda.ask("cuMemFree_v2", ctypes.c_uint64(self._retired.pop()))
+            address = self._retired.pop()
+            del self._sizes[address]
+            cuda.ask("cuMemFree_v2", ctypes.c_uint64(address))
 
     def _enter(self) -> None:  # a context is a thread's
         cuda.ask("cuCtxSetCurrent", self._context)
 
 
-@cache
+LENT: dict[bytes, LentGpu] = {}  # by their ids
+
+
 def lent(gpu: bytes) -> LentGpu:
-    return LentGpu(gpu)
+    if gpu not in LENT:
+        LENT[gpu] = LentGpu(gpu)
+    return LENT[gpu]
+
+
+def free_retired() -> None:
+    for gpu in LENT.values():
+        gpu.free_retired()
+
+
+BETWEEN_RUNS.append(free_retired)
 
 
 class DeviceSegment(Segment):
@@ -95,17 +117,11 @@ def device_slots(vector_bytes: int, gpu: bytes) -> Slots:
 _offered: list[SlotLease] = []  # the latest
 
 
-def offer(gpu: bytes, needed_bytes: int, held_bytes: int) -> SharedVector | str:
-    """Return a vector on a GPU, for others to try, or why this process cannot lend its memory.
-
-    Args:
-        held_bytes: of the previous run's vectors there, which the next reuses.
-    """
+def offer(gpu: bytes, needed_bytes: int) -> SharedVector | str:
+    """Return a vector on a GPU, for others to try, or why this process cannot lend its memory."""
     _offered.clear()
     try:
-        memory = lent(gpu)
-        memory.free_retired()
-        available = memory.free_bytes + held_bytes
+        available = lent(gpu).available_bytes
         _offered.append(device_slots(ctypes.sizeof(ctypes.c_float), gpu).lease())
     except OSError as error:
         return f"the controller: {error}"

@@ -28,9 +28,10 @@ class OpenedMemory:
     """Memory of another process on a GPU, open until nothing refers to it."""
 
     def __init__(self, gpu: bytes, handle: bytes, size: int) -> None:
-        self._address, number = ctypes.c_uint64(), cuda.number_of(gpu)
+        self._address = ctypes.c_uint64()  # 0: it is not open
+        self.number = cuda.number_of(gpu)  # of the GPU
         opened, flag = cuda.IpcHandle.from_buffer_copy(handle), ctypes.c_uint(LAZY_PEER_ACCESS)
-        with on(number):
+        with on(self.number):
             cuda.ask("cuIpcOpenMemHandle_v2", ctypes.byref(self._address), opened, flag)
         self.__cuda_array_interface__ = {
             "shape": (size,),
@@ -42,7 +43,7 @@ class OpenedMemory:
 
     def __del__(self) -> None:
         if self._address.value:
-            with suppress(cuda.CudaRefused):  # the GPU is gone, or the process ends
+            with suppress(OSError, RuntimeError), on(self.number):  # the process may be ending
                 cuda.ask("cuIpcCloseMemHandle", self._address)
 
 
@@ -89,7 +90,7 @@ def on(number: int) -> Iterator[None]:
 
 def tensor_of(memory: OpenedMemory) -> Tensor:
     """Return the bytes of opened memory, which the tensor keeps open."""
-    return torch.as_tensor(memory)
+    return torch.as_tensor(memory, device=f"cuda:{memory.number}")
 
 
 def await_gpu(vector: Tensor) -> None:

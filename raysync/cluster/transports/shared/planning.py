@@ -63,12 +63,12 @@ def by_shared_memory(
         ConfigError: something cannot be shared.
     """
     plan, why, gpu_why = _plan(experiment, vector_bytes, sites, node)
-    if why := why or gpu_why:
+    if plan is None or why or gpu_why:
+        otherwise = "as object references" if plan is None or why else "in shared memory"
         raise ConfigError(
-            f"cluster.transport: {NAME}: {why}. With `auto`, vectors that cannot be shared travel"
-            " as object references."
+            f"cluster.transport: {NAME}: {why or gpu_why}. With `auto`, vectors that cannot be"
+            f" shared travel {otherwise}."
         )
-    assert plan is not None, "no plan, and no reason"
     return plan, [ALL_ON_GPU] if plan.gpu else []
 
 
@@ -96,7 +96,7 @@ def _lent_gpu(needed: int, sites: Sites, node: ServerNode) -> tuple[bytes, str]:
     gpu = node.run(gpu_here)
     if isinstance(gpu, str):
         return b"", f"the server: {gpu}"
-    offered = node.run(partial(offer, gpu, needed, node.held_bytes()), "controller")
+    offered = node.run(partial(offer, gpu, needed), "controller")
     if isinstance(offered, str):
         return b"", offered
     [server] = sites.servers

@@ -8,7 +8,8 @@ from typing import Any
 
 from raysync.cluster.transports.object_store import await_references
 from raysync.cluster.transports.shared.channels import Channels, PipedCall
-from raysync.cluster.transports.shared.device_memory import device_slots, lent
+from raysync.cluster.transports.shared.cuda_driver import CudaRefused
+from raysync.cluster.transports.shared.device_memory import device_slots
 from raysync.cluster.transports.shared.segments import Slots
 from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.cluster.transports.transport import (
@@ -39,7 +40,9 @@ class SlotCache:
 
     @property
     def held_bytes(self) -> int:
-        return sum(segment.size for each in self._slots.values() for segment in each.segments)
+        """Of shared memory; see `LentGpu.available_bytes` for that of a GPU."""
+        slots = (each for (*_, gpu), each in self._slots.items() if not gpu)
+        return sum(segment.size for each in slots for segment in each.segments)
 
     def begin(self, sizes: Mapping[str, int], gpu: bytes) -> dict[str, Slots]:
         """Return free slots for a run, and drop others; `sizes`: Ray's actor id -> vector bytes."""
@@ -48,8 +51,6 @@ class SlotCache:
         self._slots = {key: open_slots.pop(key).renew() for key in keys if key in open_slots}
         for slots in open_slots.values():
             slots.close()
-        if gpu:
-            lent(gpu).free_retired()  # the actors of the run have closed what the last one used
         self._slots |= {key: slots_of(*key[1:]) for key in keys if key not in self._slots}
         return {actor: each for (actor, *_), each in self._slots.items()}
 
@@ -89,7 +90,13 @@ class SharedMemory:
         row = message.row
         if not (row.is_hot and message.value_count):
             return ()
-        if not row.is_push:
+        try:
+            return self._leases(actor, node, is_push=row.is_push)
+        except CudaRefused:  # the GPU is full: the vector is an object reference
+            return ()
+
+    def _leases(self, actor: str, node: str | None, *, is_push: bool) -> tuple[Lease, ...]:
+        if not is_push:
             is_full = any(slots.leased >= self._most_weights for slots in self._weights)
             return () if is_full else tuple(slots.lease() for slots in self._weights)
         if node != self._plan.node:  # a worker on another node returns its gradient
@@ -138,6 +145,7 @@ class SharedMemory:
             self._weights = [slots_of(size, self._plan.gpu) for size in self._part_bytes]
 
     def close(self) -> None:
+        self._pulled.clear()
         if self._channels is not None:
             self._channels.close()
 
