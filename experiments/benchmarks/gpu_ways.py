@@ -28,7 +28,7 @@ from typing import Any
 import pandas as pd
 
 FIRST = 50  # steps of each worker that are not counted; of few steps a quarter
-RUN_S = 180.0
+RUN_S = 240.0
 LEAST_S = 20.0  # no run begins with less time left
 POLLS_S = 0.1  # between two readings of the GPU's memory
 PLAIN = "plain torch"
@@ -108,7 +108,7 @@ def measured(way: Way, model: str, kind: str, steps: int | None) -> dict[str, An
         try:
             moments, facts = (_of_peer if way.peer else _of_raysync)(way, workload, steps)
             first = min(FIRST, steps // 4) // way.steps
-            row |= figures(moments, first, way.steps, workload.batch_size) | facts
+            row |= figures(moments, first, workload.batch_size) | facts
         except Exception as error:  # the other ways still count
             row["failed"] = told(error).removeprefix("failed: ")
     return row | memory | {"s": time.monotonic() - began}
@@ -123,8 +123,10 @@ def _of_peer(way: Way, workload: Any, steps: int) -> tuple[pd.DataFrame, dict[st
         getattr(gpu_peers, way.peer), training, workload, steps, shares_model=way.shares_model
     )
     number = moments.groupby("worker").cumcount() + 1
-    by = {"by": gpu_peers.ddp_backend(workload.kind, way.workers)} if way.peer == "ddp" else {}
-    return moments[number % way.steps == 0], by
+    exchanges = moments[number % way.steps == 0].assign(samples=workload.batch_size * way.steps)
+    if way.peer != "ddp":
+        return exchanges, {}
+    return exchanges, {"by": gpu_peers.ddp_backend(workload.kind, way.workers)}
 
 
 def _of_raysync(way: Way, workload: Any, steps: int) -> tuple[pd.DataFrame, dict[str, Any]]:
@@ -141,34 +143,32 @@ def _of_raysync(way: Way, workload: Any, steps: int) -> tuple[pd.DataFrame, dict
         training = workload.prepared(steps, way.workers, gpus, output=output, **settings)
         record = finished(run_in(session, training, paradigm))
         pushes, places = record.pushes, record.environment["places"].values()
-    moments = pushes[["worker", "applied_at_s"]].rename(columns={"applied_at_s": "at_s"})
+    moments = pushes.rename(columns={"applied_at_s": "at_s"})[["worker", "at_s", "samples"]]
     transports = {place["transport"] for place in places if place.get("transport")}
-    return moments.dropna(), {
-        "by": ", ".join(sorted(transports)),
-        "busy_ms": 1000 * pushes.busy_s.median() / way.steps,
-    }
+    busy_ms = 1000 * workload.batch_size * pushes.busy_s / pushes.samples
+    return moments.dropna(), {"by": ", ".join(sorted(transports)), "busy_ms": busy_ms.median()}
 
 
-def figures(moments: pd.DataFrame, first: int, steps: int, batch_size: int) -> dict[str, float]:
+def figures(moments: pd.DataFrame, first: int, batch_size: int) -> dict[str, float]:
     """Return milliseconds of a worker's step, and samples per second of all workers.
 
     Args:
-        moments: `worker` and `at_s`, a row for each exchange of a worker.
-        first: moments of each worker before those that count.
-        steps: between two moments of a worker.
+        moments: `worker`, `at_s` and the `samples` since its last one, a row for each exchange.
+        first: rows of each worker before those that count.
+        batch_size: the samples of a step.
     """
     moments = moments.sort_values("at_s", kind="stable")
     moments = moments[moments.groupby("worker").cumcount() >= first]
     at_s = moments.groupby("worker").at_s
-    gaps_ms = 1000 * at_s.diff().dropna() / steps
+    gaps_ms = (1000 * at_s.diff() * batch_size / moments.samples).dropna()
     begin, end = at_s.min().max(), at_s.max().min()  # all of them work between these
     if not begin < end:
         raise ValueError("too few steps: at no time do all workers make steps that count")
-    exchanges = (moments.at_s.gt(begin) & moments.at_s.le(end)).sum()
+    samples = moments.samples[moments.at_s.gt(begin) & moments.at_s.le(end)].sum()
     return {
         "median_ms": float(gaps_ms.median()),
         "mean_ms": float(gaps_ms.mean()),
-        "samples_per_s": float(exchanges * steps * batch_size / (end - begin)),
+        "samples_per_s": float(samples / (end - begin)),
     }
 
 
@@ -230,34 +230,36 @@ def table(rows: pd.DataFrame) -> str:
     parts = []
     for (model, kind), of_model in rows.groupby(["model", "kind"], sort=False):
         plain = of_model[of_model.way == PLAIN]
-        cells = [
-            {"way": way, "tree": tree, **_cells(runs, plain.median_ms.median(), plain_rate)}
-            for plain_rate in [plain.samples_per_s.median()]
-            for (way, tree), runs in of_model.groupby(["way", "tree"], sort=False)
-        ]
+        ways_of = of_model.groupby(["way", "tree"], sort=False)
+        cells = [{"way": way, "tree": tree} | _cells(runs, plain) for (way, tree), runs in ways_of]
         parts.append(f"{model}, {kind}\n\n{tabulate(cells)}\n")
     return "\n".join(parts)
 
 
-def _cells(runs: pd.DataFrame, plain_ms: float, plain_rate: float) -> dict[str, str]:
+def _cells(runs: pd.DataFrame, plain: pd.DataFrame) -> dict[str, str]:
     """Return heading -> cell of one way's runs."""
-    failed = runs[runs.failed.notna()]
     done = runs[runs.failed.isna()]
-    ratios = done.samples_per_s / plain_rate
-    beyond_ms = done.median_ms.median() - plain_ms if (done.workers == 1).all() else float("nan")
-    reasons = failed.failed.value_counts(sort=False)
+    reasons = runs.failed.value_counts(sort=False)
+    step_ms = done.median_ms.median()
+    alone = (done.workers == 1).all()
+    beyond_ms = step_ms - plain.median_ms.median() if alone else float("nan")
     return {
         "by": ", ".join(done.by.dropna().unique()),
-        "ms of a worker's step, median": _number(done.median_ms.median(), ".1f"),
+        "ms of a worker's step, median": _number(step_ms, ".1f"),
         "mean": _number(done.mean_ms.median(), ".1f"),
         "ms beyond plain torch's": _number(beyond_ms, ".1f"),
         "samples/s": _number(done.samples_per_s.median(), ",.0f"),
-        "of plain torch": _number(ratios.median(), ".2f")
-        and f"{ratios.median():.2f} ({ratios.min():.2f} to {ratios.max():.2f})",
+        "of plain torch": _ratio(done.samples_per_s / plain.samples_per_s.median()),
         "peak memory of the GPU, MB": _number(done.peak_mb.median(), ",.0f"),
         "runs": str(len(done)),
         "failed": "; ".join(f"{count}: {reason}" for reason, count in reasons.items()),
     }
+
+
+def _ratio(ratios: pd.Series) -> str:
+    if ratios.isna().all():
+        return ""
+    return f"{ratios.median():.2f} ({ratios.min():.2f} to {ratios.max():.2f})"
 
 
 def _number(value: float, form: str) -> str:
