@@ -19,7 +19,8 @@ import pandas as pd
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from gpu_workload import INNER_LR, LOCAL_STEPS, MOMENTUM, OUTER_LR, Workload
+from gpu_ways import INNER_LR, LOCAL_STEPS, OUTER_LR
+from gpu_workload import MOMENTUM, Workload
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 

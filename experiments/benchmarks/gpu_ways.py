@@ -35,10 +35,12 @@ PLAIN = "plain torch"
 GPUS = {1: 1, 2: 0.45, 4: 0.22}
 """Workers -> the share of the GPU that each reserves; evaluator and server take theirs from it."""
 SERVER_GPUS = 0.1
+LOCAL_STEPS, INNER_LR, OUTER_LR = 16, 0.001, 0.7
+"""Of DiLoCo: AdamW's steps in a worker, their rate, and that of Nesterov's SGD between workers."""
 DILOCO = {
-    "paradigm": {"name": "diloco", "steps": 16},
-    "local": {"optimizer": "adamw", "lr": 0.001},
-    "update": {"lr": 0.7, "momentum": 0.9, "nesterov": True},
+    "paradigm": {"name": "diloco", "steps": LOCAL_STEPS},
+    "local": {"optimizer": "adamw", "lr": INNER_LR},
+    "update": {"lr": OUTER_LR, "momentum": 0.9, "nesterov": True},
 }
 MODELS = ("resnet18", "resnet50", "gpt2")
 ABOUT = ("tree", "way", "model", "kind")
@@ -68,7 +70,7 @@ def ways(kind: str) -> dict[str, Way]:
     if find_spec("torchft") is not None:
         for n in (1, 2):
             name = f"torchft's DiLoCo, 16 steps, {counted(n, 'process')}"
-            found[name] = Way(n, "torchft_diloco", steps=16)
+            found[name] = Way(n, "torchft_diloco", steps=LOCAL_STEPS)
     transports = {
         "object-ref": {"transport": "object-ref"},
         "auto": {"transport": "auto"},
@@ -84,7 +86,7 @@ def ways(kind: str) -> dict[str, Way]:
                     n, settings=settings
                 )
         name = f"raysync diloco, 16 steps, {counted(n, 'worker')}"
-        found[name] = Way(n, settings=DILOCO, steps=16)
+        found[name] = Way(n, settings=DILOCO, steps=LOCAL_STEPS)
     return found
 
 

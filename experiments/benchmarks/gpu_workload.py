@@ -15,8 +15,6 @@ from raysync.training.models.transformer import CharLM
 from raysync.training.preparation import TrainingPlan, prepare
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.01, 0.9, 5e-4
-INNER_LR, OUTER_LR, LOCAL_STEPS = 0.001, 0.7, 16
-"""Of DiLoCo: AdamW in a worker, SGD with Nesterov's momentum between them, steps of a round."""
 TESTS = 16  # samples of the one evaluation, which is not what is measured
 
 
