@@ -27,7 +27,7 @@ from throughput import (
 
 from raysync.cluster.session import Session
 
-WORKERS, TURNS = 2, 3
+WORKERS, TURNS = 2, 6
 
 
 class Stepping(Loop):

@@ -35,7 +35,7 @@ from raysync.running.run import run_in
 from raysync.training.models.builtin import convnet
 from raysync.training.preparation import TrainingPlan, prepare
 
-WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 600, 128, 0.01, 3
+WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 600, 128, 0.01, 6
 GRADIENTS = WORKERS * ITERATIONS
 
 
