@@ -95,9 +95,9 @@ def measure() -> str:
         for padding, rounds in ROUNDS_OF.items():
             contenders = {
                 transport: partial(raysync_round_s, session, transport)
-                for transport in ("object-ref", "shared-memory")
+                for transport in ("auto", "object-ref")
             } | {"DDP": ddp_round_s}
-            for transport in ("object-ref", "shared-memory"):  # starts the actors
+            for transport in ("auto", "object-ref"):  # starts the actors
                 contenders[transport](padding, 10)
             times = {name: [] for name in contenders}
             for turn in range(TURNS):
@@ -105,17 +105,17 @@ def measure() -> str:
                     times[name].append(contenders[name](padding, rounds))
             of_ddp = [
                 interval([a / b for a, b in zip(times[name], times["DDP"], strict=True)])
-                for name in ("object-ref", "shared-memory")
+                for name in ("auto", "object-ref")
             ]
             medians = [f"{1000 * median(values):.1f}" for values in times.values()]
             rows.append(
                 {
                     "parameters": f"{padding / 1e6:g} M",
                     "raysync, ms a round": medians[0],
-                    "with shared memory": medians[1],
+                    "by references": medians[1],
                     "DDP with gloo, ms a step": medians[2],
                     "raysync / DDP": of_ddp[0],
-                    "with shared memory / DDP": of_ddp[1],
+                    "by references / DDP": of_ddp[1],
                 }
             )
             print(rows[-1], flush=True)

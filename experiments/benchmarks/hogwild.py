@@ -27,7 +27,7 @@ from throughput import (
 
 from raysync.cluster.session import Session
 
-WORKERS, TURNS = 2, 3
+WORKERS, TURNS = 2, 6
 
 
 class Stepping(Loop):
@@ -61,11 +61,11 @@ def hogwild() -> Speed:
 def measure() -> str:
     """Measure, and return the table."""
     with tempfile.TemporaryDirectory() as output, Session() as session:
-        by_refs, shared = (plan(output, each, WORKERS) for each in ("object-ref", "shared-memory"))
+        default, by_refs = (plan(output, each, WORKERS) for each in ("auto", "object-ref"))
         contenders = {
             "Hogwild": hogwild,
-            "raysync, asp": lambda: ours(session, by_refs, "asp"),
-            "raysync, asp, shared memory": lambda: ours(session, shared, "asp"),
+            "raysync, asp": lambda: ours(session, default, "asp"),
+            "raysync, asp, object references": lambda: ours(session, by_refs, "asp"),
         }
         speeds = taking_turns(contenders, TURNS)
     about = f"{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}"

@@ -127,7 +127,8 @@ class ActorGroup:
         bundles = zip(self.plan.servers, self.server_threads, strict=True)
         for number, (index, threads) in enumerate(bundles, spec.first_server):
             role = server_role(number)
-            options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
+            options = self.options(role, index, cpus, self.plan.server_gpus)
+            options["runtime_env"] = BLOCKING_THREADS
             server = ActorSpec(Server, options, threads, actor_group=self.name, role=role)
             self.server_specs.append(server)
             self.servers.append(starting.start(self.nodes[index], server.start))

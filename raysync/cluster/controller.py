@@ -18,7 +18,7 @@ from raysync.cluster.node_watch import NodeWatch, WorkerNodes
 from raysync.cluster.ray_backend import RayBackend
 from raysync.cluster.ray_private.names import actor_id
 from raysync.cluster.shards import Shards
-from raysync.cluster.transports.transport import Transport, TransportPlan, Writers
+from raysync.cluster.transports.transport import BETWEEN_RUNS, Transport, TransportPlan, Writers
 from raysync.config import Crash
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
@@ -88,6 +88,9 @@ class Controller:
         self._watch = self._watch or NodeWatch(actors.group)  # all runs are in one placement group
         transport = actors.transport.begin(writers_of(spec, actors), self._transport)
         self._transport = transport
+        # Now nobody refers to the transport of the previous run, whose memory this may free.
+        for forget in BETWEEN_RUNS:
+            forget()
         driver = self._driver = driver_of(spec, actors, checkpoint, self._watch, transport)
         assert isinstance(driver.backend, RayBackend), "a run on Ray"
         with closing(driver.backend):

@@ -54,11 +54,14 @@ class Plan:
     workers: tuple[int, ...]
     evaluator_gpus: float = 0.0  # In a worker's bundle it is taken from that worker's GPU.
     evaluator_cpus: float = 0.0  # 0 in a worker's bundle: the node may have no CPU to spare.
+    server_gpus: float = 0.0  # taken from the GPU of the worker in its bundle
 
     def gpus(self, number: int, group: WorkerGroup) -> float:
         """Return the GPUs of the n-th worker, which is of that group."""
-        is_shared = self.workers[number] == self.evaluator
-        return round(group.gpus - self.evaluator_gpus, 6) if is_shared else group.gpus
+        bundle = self.workers[number]
+        taken = self.evaluator_gpus if bundle == self.evaluator else 0.0
+        taken += self.server_gpus if bundle in self.servers else 0.0
+        return round(group.gpus - taken, 6)
 
 
 @dataclass(frozen=True)
@@ -99,6 +102,7 @@ def plan(experiment: Experiment) -> Plan:
         if evaluator_host is None
         else min(EVALUATOR_SHARE, groups[evaluator_host].gpus / 2),
         evaluator_cpus=cluster.evaluator_cpus if evaluator_host is None else 0.0,
+        server_gpus=cluster.server_gpus,
     )
 
 

@@ -338,11 +338,14 @@ class Session:
             nodes["evaluator"],
             {slot: nodes[slot] for slot in spec.slots},
         )
-        first, controller = actor_group.servers[0], actor_group.controller
+        first, controller = servers[0], actor_group.controller
+        named = {"evaluator": actor_group.evaluator, "controller": controller}
+        actors = named | dict(zip(servers, actor_group.servers, strict=True))
+        actors |= dict(zip(spec.slots, actor_group.workers, strict=True))
         home = ServerNode(
-            run=lambda work: _answer(first.__ray_call__, lambda _: work()),
+            run=lambda work, actor=first: _answer(actors[actor].__ray_call__, lambda _: work()),
             held_bytes=lambda: _answer(controller.held_bytes),
-            store_bytes=lambda: _store_bytes(sites.servers[servers[0]]),
+            store_bytes=lambda: _store_bytes(sites.servers[first]),
         )
         plan, notices = choose(spec, sites, home)
         for notice in filter(None, notices):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -48,6 +48,20 @@ class Strict(BaseModel):
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
     )
+
+    # a setting that is gone -> its value in records that still have it, and why it went
+    gone: ClassVar[Mapping[str, tuple[object, str]]] = {}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_gone(cls, settings: Any) -> Any:
+        if not (cls.gone and isinstance(settings, Mapping)):
+            return settings
+        for name in cls.gone.keys() & settings.keys():
+            recorded, why = cls.gone[name]
+            if settings[name] != recorded:
+                raise ValueError(f"{name}: {settings[name]}: there is no such setting now: {why}")
+        return {name: value for name, value in settings.items() if name not in cls.gone}
 
     @field_validator("*")
     @classmethod

@@ -374,6 +374,16 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
+    def _server_fits_its_gpu(self) -> Experiment:
+        share, [first, *_] = self.cluster.server_gpus, self.workers
+        if share and not (first.gpus <= 1 and share < first.gpus / 2):
+            raise ValueError(
+                f"cluster.server_gpus: {share:g}: the server shares the first worker's GPU, and"
+                f" takes less than half of it, but {first.name!r} has gpus: {first.gpus:g}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_one_server_where_it_must(self) -> Experiment:
         if (shards := self.cluster.server_shards) == 1:
             return self
@@ -518,10 +528,10 @@ class Experiment(Strict):
     @property
     def server_region(self) -> str | None:
         """The region of the servers; None: there are no regions."""
-        regions = self.network.regions
-        if regions is None or self.cluster.server_placement == "apart":
+        regions, hosts = self.network.regions, self.server_hosts()
+        if regions is None or not hosts:
             return None if regions is None else regions.server
-        return next(group.region for group in self.server_hosts().values())
+        return next(group.region for group in hosts.values())
 
     def make(self, choice: ParadigmChoice, smallest_batch: int = 1) -> AnyParadigm:
         """Create a fresh paradigm for the workers of this experiment.

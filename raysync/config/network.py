@@ -7,7 +7,7 @@ group and the latency of faults are emulated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
@@ -121,6 +121,8 @@ class Network(Strict):
     network.
     """
 
+    gone: ClassVar = {"sharing": ("fair", "transfers share a link all at once, as over TCP")}
+
     link: Link = Field(Link(), description="the link of each worker, each way")
     server_bandwidth_bytes_per_s: float | None = Field(
         None,
@@ -131,13 +133,6 @@ class Network(Strict):
         ),
     )
     nodes: tuple[Node, ...] = Field((), description="machines whose workers share a link")
-    sharing: Literal["fair", "first-come"] = Field(
-        "fair",
-        description=(
-            "transfers over one shared link: fair: all at once, as over TCP; first-come: one at a"
-            " time, in the order in which they are requested"
-        ),
-    )
     share_sigma: float = Field(
         0.35,
         ge=0,

@@ -404,6 +404,16 @@ class Cluster(Strict):
         description="number of servers; the model's flat vector is split evenly among them",
     )
     server_cpus: float = Field(1, ge=0, description="CPUs reserved for each server")
+    server_gpus: float = Field(
+        0,
+        ge=0,
+        lt=0.5,
+        description=(
+            "the server's share of the first worker's GPU, below half of that worker's `gpus`: it"
+            " computes there, and gradients and weights stay in its memory, if all workers and the"
+            " evaluator can open that; 0: the server computes on its CPUs"
+        ),
+    )
     server_placement: Literal["apart", "with-workers", "spread"] = Field(
         "apart",
         description=(
@@ -515,8 +525,18 @@ class Cluster(Strict):
     )
 
     @model_validator(mode="after")
-    def _labels_fit_placement(self) -> Cluster:
-        if self.server_label_selector and self.server_placement != "apart":
+    def _servers_fit_placement(self) -> Cluster:
+        if self.server_gpus and self.server_shards > 1:
+            raise ValueError(
+                f"server_gpus: {self.server_gpus:g}: one server shares a worker's GPU, not"
+                f" server_shards: {self.server_shards}"
+            )
+        if self.server_gpus and self.transport == "object-ref":
+            raise ValueError(
+                f"server_gpus: {self.server_gpus:g}: with transport: object-ref each vector would"
+                " be copied from the GPU and back; auto lets them stay there"
+            )
+        if self.server_label_selector and self.hosts(workers=1):
             raise ValueError(
                 "server_label_selector: servers that are placed with workers run on their nodes;"
                 " leave it out"
@@ -527,7 +547,7 @@ class Cluster(Strict):
         """Return the number of the worker beside each server; [] if servers are apart."""
         count = self.server_shards
         if self.server_placement == "apart":
-            return []
+            return [0] if self.server_gpus else []
         if self.server_placement == "spread" and count < workers:
             return [server * workers // count for server in range(count)]
         return [server % workers for server in range(count)]

@@ -70,7 +70,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         ),
         Capability.NETWORK_PHASES: "each stage switches by itself, over one network",
         Capability.SHARE_MEMORY: (
-            "between stages activations travel, which are object references; with auto all does"
+            "stages exchange activations, which are object references, as with transport: auto"
         ),
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"

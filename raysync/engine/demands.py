@@ -83,6 +83,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.REDUCED_WIRE, f"cluster.wire: {wire.name}"
     if on_ray and experiment.cluster.transport == "shared-memory":
         yield Capability.SHARE_MEMORY, "cluster.transport: shared-memory"
+    if on_ray and experiment.cluster.server_gpus:
+        yield Capability.SHARE_MEMORY, f"cluster.server_gpus: {experiment.cluster.server_gpus:g}"
     if not on_ray:
         yield from _network_demands(experiment.network)
     for fault in experiment.faults:

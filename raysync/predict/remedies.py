@@ -61,7 +61,7 @@ def server_choices(experiment: Experiment, counts: Iterable[int]) -> Iterator[tu
     """Yield other numbers of servers, with their placement; none where servers take no time."""
     cluster = experiment.cluster
     is_free = experiment.network == Network() and not experiment.has_links
-    if is_free or experiment.update.project_radius is not None:
+    if is_free or experiment.update.project_radius is not None or cluster.server_gpus:
         return
     current = (cluster.server_shards, cluster.server_placement)
     for placement in ("apart", "with-workers"):
@@ -142,7 +142,10 @@ def growth(setting: Setting) -> Iterator[tuple[str, Setting | None]]:
 
 def _with_another_server(setting: Setting) -> Setting | None:
     experiment, cluster = setting.experiment, setting.experiment.cluster
-    if cluster.server_placement != "apart" and cluster.server_shards >= experiment.worker_count:
+    is_full = cluster.server_placement != "apart" and (
+        cluster.server_shards >= experiment.worker_count
+    )
+    if is_full or cluster.server_gpus:
         return None
     return setting.change_cluster(server_shards=cluster.server_shards + 1)
 

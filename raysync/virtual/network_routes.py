@@ -17,7 +17,7 @@ from raysync.config import Experiment, Link, Network, WorkerGroup
 from raysync.errors import ConfigError
 from raysync.randomness import hash_prefix, standard_normal_at
 from raysync.virtual.flows import FairLink, Lane
-from raysync.virtual.transfers import AnyRoute, FairRoute, LongPath, Path, QueueLink
+from raysync.virtual.transfers import AnyRoute, FairRoute, Path
 
 # the number of weights drawn: a prime, so that a worker's weight changes from round to round
 WEIGHTS = 1_009
@@ -75,8 +75,6 @@ class NetworkRoutes:
         self._few = _levels(self._drawn)
         # one stream for all routes of a kind: a worker's weight changes from round to round
         self._weights, self._few_weights = cycle(self._drawn), cycle(self._few)
-        self._is_fair = experiment.network.sharing == "fair"
-        self._queues: dict[tuple[str, str, str], QueueLink] = {}
         self._links: dict[tuple[str, str, str], FairLink] = {}
         self._has_latency = any(fault.adds_latency for fault in experiment.faults)
 
@@ -100,7 +98,7 @@ class NetworkRoutes:
                 _Share(("server", server, direction), server_bandwidth, 1 / servers)
                 for direction in ("up", "down")
             )
-            is_host = self._is_fair and slot in hosts and slot not in self._node_of
+            is_host = slot in hosts and slot not in self._node_of
             for source, target, sent_bytes, trips, at_server, at_host in (
                 (worker, server_end, push_bytes, 0, up, down),
                 (server_end, worker, pull_bytes, network.pull_round_trips, down, up),
@@ -185,20 +183,13 @@ class NetworkRoutes:
         trip_s = latency_s + _latency_s(links_back) + node_s
         limit = min((link.bandwidth_bytes_per_s or inf for link in links), default=inf)
         shares = [share for share in load.shares if share.bytes_per_s and load.size_bytes]
-        if shares and self._is_fair:
+        if shares:
             return self._fair_route(load, shares, limit, latency_s, trip_s)
         latency_s += load.trips * trip_s
         transfer_s = load.size_bytes / limit
-        if not (latency_s or transfer_s or shares or self._has_latency):
+        if not (latency_s or transfer_s or self._has_latency):
             return None
-        queues = [
-            (self._queue(share), load.size_bytes * share.part / share.bytes_per_s)
-            for share in shares
-            if share.bytes_per_s
-        ]
-        if len(queues) > 1 or load.trips:
-            return LongPath(latency_s, transfer_s, tuple(queues), 1 + 2 * load.trips)
-        return Path(latency_s, transfer_s, *(queues[0] if queues else ()))
+        return Path(latency_s, transfer_s, 1 + 2 * load.trips)
 
     def _fair_route(
         self, load: _Load, shares: Sequence[_Share], limit: float, latency_s: float, trip_s: float
@@ -243,9 +234,6 @@ class NetworkRoutes:
             for end, direction in ((source, "out"), (target, "in"))
             if end.node is not None
         ]
-
-    def _queue(self, share: _Share) -> QueueLink:
-        return self._queues.setdefault(share.link, QueueLink())
 
     def _fair_link(self, share: _Share) -> FairLink:
         assert share.bytes_per_s is not None, "a link without limit"

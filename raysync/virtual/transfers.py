@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from raysync.step_fault import StepFault
 from raysync.virtual.flows import Arrived, Clock, Lane
@@ -20,15 +20,16 @@ if TYPE_CHECKING:
     from raysync.virtual.virtual_backend import VirtualBackend
 
 
-@dataclass(slots=True)
-class QueueLink:
-    """One direction of a shared link, whose transfers queue (`network.sharing: first-come`)."""
+@dataclass(frozen=True, slots=True)
+class Path:
+    """A route over the two ends' own links, on which the arrival is known at once.
 
-    free_at: float = 0.0  # the end of all transfers so far, in seconds since the run began
+    A worker has one transfer with a server at a time each way, so nothing queues there.
+    """
 
-
-class Route(Protocol):
-    """A route on which the arrival is known at once."""
+    latency_s: float  # the route's, and its round trips'
+    transfer_s: float  # without latency
+    latencies: int = 1  # how often a fault's latency is added: once, and twice for each round trip
 
     def arrival(self, begin: float, fault: StepFault) -> float:
         """Send a value; return its arrival, in seconds since the run began.
@@ -37,55 +38,12 @@ class Route(Protocol):
             begin: when the value is ready and needed.
             fault: the fault of a worker's link.
         """
-
-
-@dataclass(frozen=True, slots=True)
-class Path:
-    """A route over the two ends' own links, and at most one shared link, as most are.
-
-    A worker has one transfer with a server at a time each way, so nothing queues at its own link.
-    """
-
-    latency_s: float
-    transfer_s: float  # over the links that are not shared, without latency
-    shared: QueueLink | None = None
-    shared_s: float = 0.0  # the value's time on the shared link
-
-    def arrival(self, begin: float, fault: StepFault) -> float:
-        link = self.shared
-        if link is None:
-            return begin + (self.latency_s + fault.latency_s) + self.transfer_s
-        if begin == inf:
-            return begin  # a value that never arrives delays no other
-        free_at = (begin if begin > link.free_at else link.free_at) + self.shared_s
-        link.free_at = free_at
-        own_at = begin + self.transfer_s
-        return (free_at if free_at > own_at else own_at) + self.latency_s + fault.latency_s
-
-
-@dataclass(frozen=True, slots=True)
-class LongPath:
-    """A route over any number of shared links, with round trips."""
-
-    latency_s: float  # the route's, and its round trips'
-    transfer_s: float  # over the links that are not shared, without latency
-    # shared links, each with the value's time on it
-    shared: tuple[tuple[QueueLink, float], ...] = ()
-    latencies: int = 1  # how often a fault's latency is added: once, and twice for each round trip
-
-    def arrival(self, begin: float, fault: StepFault) -> float:
-        if begin == inf:
-            return begin  # a value that never arrives delays no other
-        arrival = begin + self.transfer_s
-        for link, link_s in self.shared:
-            link.free_at = max(begin, link.free_at) + link_s
-            arrival = max(arrival, link.free_at)
-        return arrival + self.latency_s + self.latencies * fault.latency_s
+        return begin + (self.latency_s + self.latencies * fault.latency_s) + self.transfer_s
 
 
 @dataclass(frozen=True, slots=True)
 class FairRoute:
-    """A route over shared links with all transfers in parallel (`network.sharing: fair`)."""
+    """A route over shared links, whose transfers are all at once, as over TCP."""
 
     # weight -> the lane of flows of that weight: if their own link limits them, they have a lane
     # for themselves, since all flows of a lane have one rate for each weight
@@ -110,7 +68,7 @@ class FairRoute:
             lane.begin(clock, *flow)
 
 
-AnyRoute = Route | FairRoute
+AnyRoute = Path | FairRoute
 Paths = Mapping[str, Mapping[str, AnyRoute]]  # target -> source -> route; other values take no time
 
 

@@ -211,6 +211,21 @@ def test_the_evaluator_shares_the_gpu_of_the_first_worker_that_has_no_more_than_
     assert asked_for == sum(gpus) + everything.evaluator_gpus
 
 
+@pytest.mark.parametrize("evaluator_gpus", [None, 0, 0.3])
+def test_a_server_shares_the_gpu_of_the_first_worker(evaluator_gpus):
+    groups = {"name": "one", "gpus": 0.5}, {"name": "two", "gpus": 1}
+    everything = asked(*groups, server_gpus=0.2, evaluator_gpus=evaluator_gpus, server_cpus=2)
+    assert everything.servers == everything.workers[:1]
+    assert everything.bundles[everything.servers[0]].resources == {"CPU": 3, "GPU": 0.5}
+    workers = config.validate({"workers": list(groups)}).slots().values()
+    gpus = [everything.gpus(number, group) for number, group in enumerate(workers)]
+    shared = 0.1 if evaluator_gpus is None else 0
+    assert gpus == [pytest.approx(0.5 - 0.2 - shared), 1]
+    asked_for = total(bundle.resources for bundle in everything.bundles)["GPU"]
+    taken = sum(gpus) + everything.evaluator_gpus + everything.server_gpus
+    assert asked_for == pytest.approx(taken)
+
+
 @pytest.mark.parametrize(
     ("group", "evaluator_gpus", "share"),
     [

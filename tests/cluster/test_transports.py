@@ -1,19 +1,25 @@
 """What every transport must do: the same stories for all, and for one that only the tests have."""
 
+from dataclasses import replace
+
 import psutil
 import pytest
 import torch
 from hypothesis import given, strategies as st
 
 from raysync.cluster import session as session_module
+from raysync.cluster.transports.choose import choose
 from raysync.cluster.transports.object_store import ObjectStorePlan
-from raysync.cluster.transports.payloads import incoming
+from raysync.cluster.transports.payloads import forget_run, incoming
+from raysync.cluster.transports.shared.device_vector import device_mappings
+from raysync.cluster.transports.shared.planning import ON_GPU
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
 from raysync.cluster.transports.transport import Sites, Writers
 from raysync.core.journal import Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, PublishCall, StepCall
 from tests.builders.cluster import pid_of
 from tests.builders.requests import request
+from tests.fakes import libcuda
 from tests.fakes.file_transport import NAME, FilePlan
 
 STEP, PUBLISH = StepCall(0, 8), PublishCall(0, 0)
@@ -21,8 +27,16 @@ PLANS = {
     "object-ref": lambda folder: ObjectStorePlan(),
     "shared-memory": lambda folder: SharedPlan("here", shares_weights=True),
     "part of it shared": lambda folder: SharedPlan("here", shares_weights=False),
+    ON_GPU: lambda folder: SharedPlan("here", shares_weights=True, gpu=libcuda.GPU),
     NAME: FilePlan,
 }
+
+
+@pytest.fixture(autouse=True)
+def gpu(monkeypatch):
+    """What the driver of this process has; actors install their own."""
+    yield libcuda.install(monkeypatch.setattr)
+    device_mappings().clear()
 
 
 @pytest.fixture(params=PLANS)
@@ -32,7 +46,10 @@ def plan(request, tmp_path):
 
 def begun(plan, before=None):
     """A run of two workers and two shards, whose vectors have 5 and 7 numbers."""
-    return plan.begin(Writers(28, 20, {"a#1": "A", "b#1": "B"}, ["S", "T"]), before)
+    device_mappings().clear()  # as each actor does before
+    run = plan.begin(Writers(28, 20, {"a#1": "A", "b#1": "B"}, ["S", "T"]), before)
+    forget_run()  # as the controller does
+    return run
 
 
 def room_for_all(transport):
@@ -83,7 +100,7 @@ def sizes(leases):
             yield vector
 
 
-@pytest.mark.parametrize("name", ["shared-memory", NAME])
+@pytest.mark.parametrize("name", ["shared-memory", ON_GPU, NAME])
 @given(st.data())
 def test_the_parts_of_a_vector_are_those_of_a_tensor(name, tmp_path_factory, data):
     plan = PLANS[name](tmp_path_factory.mktemp("vectors"))
@@ -107,9 +124,14 @@ def test_a_call_that_only_ray_can_carry_is_left_to_ray(plan):
 # ---- whole runs, on Ray ----
 
 
-@pytest.fixture(params=["object-ref", "shared-memory", NAME])
+@pytest.fixture(params=["object-ref", "shared-memory", ON_GPU, NAME])
 def settings(request, monkeypatch, tmp_path):
     """The settings of a cluster with that transport."""
+    if request.param == ON_GPU:
+        if request.getfixturevalue("shards") > 1:
+            pytest.skip("a GPU has one server")
+        monkeypatch.setattr(session_module, "choose", choose_gpu)
+        return {}
     if request.param != NAME:
         return {"transport": request.param}
     folder = tmp_path / "vectors"
@@ -121,6 +143,14 @@ def settings(request, monkeypatch, tmp_path):
 
     monkeypatch.setattr(session_module, "choose", choose)
     return {}
+
+
+def choose_gpu(spec, sites, node):
+    """Choose as for a server on a GPU; actors have the fake by their model, or get it here."""
+    node.run(libcuda.install_once, "controller")
+    cluster = spec.experiment.cluster.model_copy(update={"server_gpus": 0.1})
+    asked = spec.experiment.model_copy(update={"cluster": cluster})
+    return choose(replace(spec, experiment=asked), sites, node)
 
 
 LONG = {
@@ -138,13 +168,17 @@ def test_a_run_comes_to_the_same_model_whichever_shard_it_loses(
     ray_cluster, run, settings, shards, tmp_path
 ):
     """Bit by bit, without any checkpoint; and nothing is held for good."""
-    undisturbed = run(**LONG, cluster={"server_shards": shards}, output=str(tmp_path / "before"))
+    model = libcuda.Installing()
+    undisturbed = run(
+        model, **LONG, cluster={"server_shards": shards}, output=str(tmp_path / "before")
+    )
 
     def kill(shard):
         return lambda group: psutil.Process(pid_of(ray_cluster, group.servers[shard])).kill()
 
     more = {"server_shards": shards, "restarts": {"backoff_s": 0.1}, "server_log_bytes": 2**18}
     record = run(
+        model,
         **LONG,
         cluster=settings | more,
         strikes={0.2: kill(1), 0.6: kill(0)} if shards == 2 else {0.4: kill(0)},
@@ -159,4 +193,4 @@ def test_a_run_comes_to_the_same_model_whichever_shard_it_loses(
     assert len(files) < 100, "leases end"
     if not settings:
         places = record.environment["places"]
-        assert {place["transport"] for place in places.values()} == {NAME}
+        assert {place["transport"] for place in places.values()} in ({NAME}, {ON_GPU})

@@ -10,7 +10,7 @@ import pytest
 from raysync.engine.backend import Failure
 from raysync.engine.messages import Message
 from raysync.step_fault import NO_FAULT
-from raysync.virtual.transfers import Path, PhaseNetwork, QueueLink
+from raysync.virtual.transfers import Path, PhaseNetwork
 from raysync.virtual.virtual_backend import MOST_LINES, REPORT_EVERY, VirtualBackend
 from raysync.virtual.virtual_processes import ProcessEnd
 
@@ -94,14 +94,6 @@ def test_a_value_travels_from_the_call_that_needs_it():
     assert [(at, who) for at, who, _ in world.run()] == [(2, "a"), (3, "a"), (4.5, "b")]
     world.call("b", 1, [], first)
     assert world.run()[-1][0] == 4.5 + 1.5 + 1
-
-
-def test_a_shared_link_carries_one_value_at_a_time():
-    link = QueueLink()
-    world = World({"server": {name: Path(0.0, 0.0, link, 1.0) for name in "abc"}})
-    values = [world.call(name, 1) for name in "abc"]
-    world.call("server", 0, [], *values)
-    assert world.run()[-1][:2] == (4, "server")
 
 
 def test_what_was_delivered_in_one_phase_is_there_in_the_next():
@@ -268,7 +260,7 @@ def test_reports_are_short_at_first_and_a_hundredth_of_a_long_run_that_computes_
 
 def test_the_order_of_events_is_the_same_on_every_run():
     def run():
-        world = World({"b": {"a": Path(0.1, 0.2, QueueLink(), 0.3)}}, c=[ProcessEnd(7.0)])
+        world = World({"b": {"a": Path(0.1, 0.2, 2)}}, c=[ProcessEnd(7.0)])
         values = [world.call(name, seconds, [seconds]) for seconds in (1, 2, 0.5) for name in "abc"]
         for value in values:
             world.call("b", 0.25, [], value)

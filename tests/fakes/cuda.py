@@ -162,6 +162,7 @@ class FakeCuda(TorchDispatchMode):
                 result, source = args[:2]
             else:
                 result = torch.zeros(source.shape, dtype=kwargs.get("dtype") or source.dtype)
+            result.zero_()  # what a GPU would have written
             self._launch(direction, [source], [result])
             self._block_unless(result, args, kwargs)
             return result
@@ -244,6 +245,7 @@ class FakeCuda(TorchDispatchMode):
         computed it.
         """
         if not tensor.is_meta:
+            self._touch([tensor], [])
             return read(tensor)
         self._launch("copy out", [tensor], [])
         self.stream.synchronize()

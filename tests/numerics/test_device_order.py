@@ -8,15 +8,19 @@ import torch
 from torch import nn
 
 from raysync import config
+from raysync.cluster.actors.server_actor import ServerOnGpu
+from raysync.config import Local
 from raysync.decoupled.cut import cut
 from raysync.decoupled.stage_computation import StageComputation
-from raysync.engine.messages import BackwardCall, ForwardCall
+from raysync.engine.messages import ApplyCall, BackwardCall, ForwardCall
+from raysync.programs.program import Handled
 from raysync.programs.stage import StageProgram
 from raysync.training.data.batch_structure import batch_to
 from raysync.training.preparation import prepare
 from raysync.training.worker import device
 from raysync.training.worker.device import Device
 from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.local_steps import LocalSteps
 from tests.fakes.cuda import FakeCuda, Hazard
 
 SETTINGS = {"data": {"name": "digits", "train_samples": 200}, "workers": [{"name": "w"}]}
@@ -24,8 +28,8 @@ WAITS = ("wait_stream", "wait_event", "synchronize", "record_stream")
 
 
 def copies(cuda, device_type=Device):
-    """Two vectors up, operations on them, their results down; what is not needed any more is given
-    back at once.
+    """Two vectors up, operations on them, their results down, in both ways; what is not needed any
+    more is given back at once.
     """
     gpu = device_type("cuda:0")
     for number in range(2):
@@ -33,6 +37,7 @@ def copies(cuda, device_type=Device):
         doubled = there * 2
         cuda.free(there)
         gpu.download(doubled).add_(1)
+        gpu.read_later(doubled)()
 
 
 def test_copies_run_beside_the_computation_in_an_order_that_is_asked_for():
@@ -46,6 +51,9 @@ def test_copies_run_beside_the_computation_in_an_order_that_is_asked_for():
         "stream 1 waits for computing",
         "stream 1: copy out",
         "host waits for stream 1",
+        "computing: copy out",
+        "computing: event",
+        "host waits for an event",
     ]
     assert cuda.trace == one * 2
 
@@ -112,7 +120,7 @@ def test_the_program_that_is_mutated_is_the_one_that_runs():
     names, waits = mutant(None)
     with FakeCuda() as cuda:
         copies(cuda, names["Device"])
-    assert len(waits) == 4
+    assert len(waits) == 5
 
 
 def gpu_copy(blocks):
@@ -203,10 +211,11 @@ def test_a_step_leaves_nothing_to_chance_and_nobody_waits_until_all_is_launched(
         *("stream 1 waits for computing", "stream 1: copy out", "host waits for stream 1")
     ]
     waits = [number for number, line in enumerate(cuda.trace) if line.startswith("host waits")]
-    events = [number for number, line in enumerate(cuda.trace) if line == "computing: event"]
+    steps = enumerate(zip(cuda.trace, cuda.trace[1:], strict=False), 1)
+    events = [n for n, pair in steps if pair[1] == "computing: event" and "copy" not in pair[0]]
     assert waits[0] > max(events), "of which the last one is behind the last backward pass"
     told = [cuda.trace[number] for number in waits]
-    assert told == ["host waits for computing", "host waits for stream 1"], "loss, gradient"
+    assert told == ["host waits for an event", "host waits for stream 1"], "loss, gradient"
     drawn = [number for number, line in enumerate(cuda.trace) if line == "stream 1: copy in"]
     assert (drawn[-1] > max(events)) == (micro_batch is None), "the next batch is on its way"
     for begin, end in zip(events[::2], events[1::2], strict=True):
@@ -231,6 +240,62 @@ def test_a_gradient_is_in_the_vector_that_was_given_for_it_before_others_read_it
             computation.compute(reader, clock, 8)
             assert computation.outgoing() is given
             assert given.add(1).shape == (size,)
+
+
+def test_a_gradient_of_a_gpu_is_written_into_a_vector_there_without_a_copy():
+    training = prepare(config.validate(SETTINGS), model=batch_normed())
+    module, reader = training.build(), training.reader("w-0")
+    with FakeCuda() as cuda:
+        computation = GradientComputation(module, training.task, ["cuda:0"])
+        size = computation.model.size + computation.model.buffer_size
+        weights, given = (torch.zeros(size).to("cuda:0") for _ in range(2))
+        computation.write_into(given)
+        cuda.trace.clear()
+        computation.read_weights([weights])
+        computation.compute(reader, 0, 8)
+        assert computation.outgoing() is given
+        assert computation.model.outgoing is given, "no copy on the GPU, either"
+    assert cuda.trace.count("stream 1: copy in") == 2, "samples, labels"
+    assert not any("stream 1: copy out" in line for line in cuda.trace)
+    waits = [line for line in cuda.trace if line.startswith("host waits")]
+    assert waits == ["host waits for an event"], "for the loss"
+
+
+def test_local_steps_wait_for_a_step_when_the_next_one_is_launched():
+    training = prepare(config.validate(SETTINGS), model=batch_normed())
+    module, reader = training.build(), training.reader("w-0")
+    with FakeCuda() as cuda:
+        computation = GradientComputation(module, training.task, ["cuda:0"])
+        steps = LocalSteps(computation, Local(optimizer="RMSprop", lr=0.1))
+        cuda.trace.clear()
+        steps.compute(reader, 0, 4, 8)
+        assert steps.device_s > 0
+    passes = [n for n, line in enumerate(cuda.trace) if line.endswith("batch_norm_backward")]
+    waits = [n for n, line in enumerate(cuda.trace) if line == "host waits for an event"]
+    assert (len(passes), len(waits)) == (4, 4)
+    for launched, wait in zip(passes[1:], waits[:-1], strict=True):
+        assert launched < wait
+    assert all(wait < launched for wait, launched in zip(waits[:-2], passes[2:], strict=True))
+
+
+class Updating:
+    """A server's program."""
+
+    def handle(self, message, inputs, into=None):
+        return Handled((sum(inputs[1:], inputs[0]) * 2,), is_borrowed=True)
+
+
+def test_a_server_on_a_gpu_has_read_its_inputs_once_it_answers():
+    """Of workers on the GPU, and of another node's; a stranger may then write over both."""
+    with FakeCuda() as cuda:
+        server = ServerOnGpu(Updating(), "cuda:0")
+        there, here = torch.ones(4).to("cuda:0"), torch.ones(4)
+        cuda.trace.clear()
+        server.handle(ApplyCall(None), [there, here])
+        assert cuda.trace[-2:] == ["computing: mul", "host waits for computing"]
+        here.zero_()
+        with torch.cuda.stream(torch.cuda.Stream("cuda:0")):
+            there.zero_()
 
 
 @pytest.mark.parametrize("weights", ["stash", "latest"])

@@ -11,6 +11,7 @@ from raysync.training.files.state_file import decode, encode
 from raysync.training.preparation import prepare
 from raysync.training.server.muon import MuonWithAdamW
 from raysync.training.worker.computation import WorkerComputation
+from raysync.training.worker.device import Device
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.local_steps import LocalSteps
 from tests.builders.virtual import DATA
@@ -203,3 +204,72 @@ def test_what_is_not_finite_is_found_with_the_push(steps):
     local.compute(training.reader("worker-0"), 0, steps, SIZE, 0.0)
     assert computation.not_finite is not None
     assert computation.not_finite.first == "weights"
+
+
+class Steep(nn.Module):
+    """For a batch with a 100 in it, its loss is finite, and the gradient of `root` is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.root = nn.Linear(3, 4), nn.Parameter(torch.zeros(()))
+
+    def forward(self, x):
+        out = self.first(x)
+        return out + self.root.sqrt() if bool((x == 100).any()) else out
+
+
+class Poisoned:
+    """A reader whose batch of one number has a value in all but its first sample."""
+
+    def __init__(self, reader, number, value):
+        self._reader, self._number, self._value = reader, number, value
+        self.seed, self.shares, self.samples = reader.seed, reader.shares, reader.samples
+
+    def read(self, clock, sizes):
+        batches = self._reader.read(clock, sizes)
+        if clock == self._number:
+            x, y = batches[0]
+            x = x.clone()
+            x[1:] = self._value
+            batches = [(x, y)]
+        return batches
+
+
+@pytest.mark.parametrize("value", [float("nan"), 100.0], ids=["loss", "gradient"])
+@pytest.mark.parametrize("poisoned", [None, 0, 2, 3], ids=["never", "first", "amid", "last"])
+def test_a_gpu_whose_losses_are_read_a_step_later_pushes_and_finds_the_same(
+    monkeypatch, poisoned, value
+):
+    """One that goes on with a step that is not finite forgets it again."""
+    found, model = [], Steep()
+    for is_gpu in (False, True):
+        monkeypatch.setattr(Device, "is_gpu", is_gpu)
+        training = prepare(config.validate({"engine": "virtual", "batch_size": SIZE}), model, DATA)
+        computation, steps = steps_of(training, {"lr": 0.1, "momentum": 0.9})
+        reader = Poisoned(training.reader("worker-0"), poisoned, value)
+        loss = steps.compute(reader, 0, 4, SIZE)
+        vector = computation.outgoing().clone()
+        found.append((repr(loss), computation.not_finite, vector.tolist()))
+    assert found[0] == found[1]
+    assert (found[0][1] is None) == (poisoned is None)
+
+
+class Strict(Steep):
+    """It refuses weights that are not finite, as distributions of torch do."""
+
+    def forward(self, x):
+        if not bool(self.root.isfinite()):
+            raise ValueError("a weight is not finite")
+        return super().forward(x)
+
+
+def test_an_error_that_comes_of_a_step_before_is_not_told_in_its_place(monkeypatch):
+    monkeypatch.setattr(Device, "is_gpu", True)
+    training = prepare(config.validate({"engine": "virtual", "batch_size": SIZE}), Strict(), DATA)
+    computation, steps = steps_of(training, {"lr": 0.1})
+    steps.compute(Poisoned(training.reader("worker-0"), 2, 100.0), 0, 4, SIZE)
+    assert (computation.not_finite.first, computation.not_finite.parameter) == ("gradient", "root")
+    computation, steps = steps_of(training, {"lr": 0.1})
+    computation.model.weights.fill_(float("nan"))
+    with pytest.raises(ValueError, match="finite"):
+        steps.compute(training.reader("worker-0"), 0, 4, SIZE)

@@ -26,18 +26,18 @@ class Area:
 
 
 AREAS = {
-    "kernel": Area(("core", "paradigms", "testing", TOP), budget=3_850),
+    "kernel": Area(("core", "paradigms", "testing", TOP), budget=3_660),
     "engines": Area(
         ("engine", "programs", "virtual", "cluster", "decoupled", "emulation"),
         budget=9_500,
-        ceiling=9_925,
+        ceiling=10_186,
     ),
-    "training": Area(("training",), budget=5_200, ceiling=6_130),
-    "foundation": Area(("config", "record"), budget=5_800, ceiling=6_908),
+    "training": Area(("training",), budget=5_200, ceiling=6_185),
+    "foundation": Area(("config", "record"), budget=5_800, ceiling=6_942),
     "tools": Area(
         ("results", "predict", "calibration", "tuning", "tracking", "running", "cli", "attach"),
         budget=10_900,
-        ceiling=13_989,
+        ceiling=13_914,
     ),
 }
 TOTAL = 35_500

@@ -430,3 +430,10 @@ def test_histograms_of_nothing_are_refused():
     wrong = {"published": False, "per_worker_histograms": True}
     with pytest.raises(ConfigError, match=r"cluster\.metrics"):
         config.validate({"cluster": {"metrics": wrong}})
+
+
+def test_a_setting_that_is_gone_is_read_from_records_and_answered_in_files():
+    plain = config.validate({"engine": "virtual"})
+    assert config.validate({"engine": "virtual", "network": {"sharing": "fair"}}) == plain
+    with pytest.raises(ConfigError, match=naming("network sharing: first-come TCP")):
+        config.validate({"engine": "virtual", "network": {"sharing": "first-come"}})

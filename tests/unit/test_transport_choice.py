@@ -1,10 +1,13 @@
 """Which transport a worker gets, by where it sits and by what its node offers."""
 
+from functools import partial
+
 import pytest
 
 from raysync import config
 from raysync.cluster.transports.choose import TRANSPORTS
 from raysync.cluster.transports.object_store import ObjectStore, ObjectStorePlan, store_notice
+from raysync.cluster.transports.shared import cuda_driver, device_memory, device_vector
 from raysync.cluster.transports.shared.planning import Memory, memory_here
 from raysync.cluster.transports.shared.segments import Handle
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
@@ -15,12 +18,14 @@ from raysync.cluster.transports.transport import (
     Writers,
     needed_bytes,
 )
+from raysync.config.resume_changes import check_changes
 from raysync.decoupled.plan import check
 from raysync.engine.messages import PublishCall, StepCall
 from raysync.engine.server_log import log_notice
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from tests.builders.messages import naming, tells
+from tests.fakes import libcuda
 
 MIB = 2**20
 WORKERS = {"w-0": "here", "w-1": "here"}
@@ -36,7 +41,7 @@ def experiment(transport="auto", **cluster):
 
 
 def chosen(transport, vector_bytes, sites, memory, store_bytes=2**40, **cluster):
-    node = ServerNode(lambda work: memory, lambda: 0, lambda: store_bytes)
+    node = ServerNode(lambda work, actor="server-0": memory, lambda: 0, lambda: store_bytes)
     asked = experiment(transport, **cluster)
     plan, notices = TRANSPORTS[transport](asked, vector_bytes, sites, node)
     return plan, [notice for notice in notices if notice]
@@ -129,6 +134,106 @@ def test_stages_refuse_it_by_name_and_take_auto():
     with pytest.raises(ConfigError, match=naming("cluster.transport: shared-memory:")):
         check(experiment("shared-memory"), paradigm)
     check(experiment("auto"), paradigm)
+
+
+GPU_WORKERS = {"workers": [{"count": 2, "gpus": 0.4}]}
+
+
+def chosen_with_gpu(transport, sites, blind="", memory=ENOUGH, **cluster):
+    """All actors are this process, of which one does not see the GPU."""
+
+    def run(work, actor="server-0"):
+        if work is memory_here:
+            return memory
+        if actor == blind:
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(cuda_driver, "library", partial(libcuda.FakeLibcuda, gpus=()))
+                patch.setattr(device_memory, "LENT", {})
+                return work()
+        return work()
+
+    settings = {"cluster": {"transport": transport, "server_gpus": 0.1} | cluster}
+    node = ServerNode(run, lambda: 0, lambda: 2**40)
+    asked = config.validate(GPU_WORKERS | settings)
+    plan, notices = TRANSPORTS[transport](asked, 10 * MIB, sites, node)
+    return plan, [notice for notice in notices if notice]
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    yield libcuda.install(monkeypatch.setattr)
+    device_vector.device_mappings().clear()
+
+
+@pytest.mark.parametrize("transport", ["auto", "shared-memory"])
+@pytest.mark.parametrize("memory", [ENOUGH, LITTLE], ids=["enough", "little"])
+def test_vectors_stay_on_the_servers_gpu_if_all_can_open_its_memory(gpu, transport, memory):
+    plan, [notice] = chosen_with_gpu(transport, ALL_HERE, memory=memory)
+    shown = dict.fromkeys([*WORKERS, "server-0", "evaluator"], "device-memory")
+    assert plan == SharedPlan("here", shares_weights=True, transports=shown, gpu=libcuda.GPU)
+    assert tells(notice, "GPU")
+    assert not gpu.opened
+
+
+@pytest.mark.parametrize("blind", ["w-1", "evaluator", "controller"])
+def test_who_cannot_open_it_is_named_and_vectors_travel_in_shared_memory(gpu, blind):
+    plan, [why, how] = chosen_with_gpu("auto", ALL_HERE, blind)
+    assert plan == chosen("auto", 10 * MIB, ALL_HERE, ENOUGH)[0]
+    assert tells(why, f"{blind} GPU")
+    assert tells(how, "shared memory")
+    with pytest.raises(ConfigError, match=naming(f"cluster.transport: shared-memory: {blind}")):
+        chosen_with_gpu("shared-memory", ALL_HERE, blind)
+
+
+def test_a_server_whose_gpu_torch_does_not_see_is_told(gpu, monkeypatch):
+    monkeypatch.setattr(device_vector, "gpu_here", lambda: "torch sees no GPU")
+    plan, [why, _] = chosen_with_gpu("auto", ALL_HERE)
+    assert plan.gpu == b""
+    assert tells(why, "server GPU")
+
+
+def test_a_worker_on_another_node_has_its_vectors_in_the_object_store(gpu):
+    far = Sites(SERVER, "here", {"w-0": "here", "w-1": "far"})
+    plan, [why, how] = chosen_with_gpu("auto", far)
+    assert plan == chosen("auto", 10 * MIB, far, ENOUGH)[0]
+    assert tells(why, "GPU w-1")
+    assert tells(how, "object references w-1")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"workers": [{"count": 2}]}, "cluster.server_gpus worker gpus: 0"),
+        ({"workers": [{"gpus": 0.2}]}, "cluster.server_gpus worker gpus: 0.2"),
+        ({"workers": [{"gpus": 2}]}, "cluster.server_gpus worker gpus: 2"),
+        ({"cluster": {"server_gpus": 0.1, "server_shards": 2}}, "server_gpus server_shards: 2"),
+        ({"cluster": {"server_gpus": 0.5}}, "server_gpus 0.5"),
+        ({"cluster": {"server_gpus": 0.1, "transport": "object-ref"}}, "server_gpus object-ref"),
+        ({"cluster": {"server_gpus": -0.1}}, "server_gpus -0.1"),
+        (
+            {"cluster": {"server_gpus": 0.1, "server_label_selector": {"gpu": "none"}}},
+            "server_label_selector",
+        ),
+    ],
+)
+def test_a_share_that_no_worker_can_give_is_refused(settings, words):
+    whole = {"workers": [{"gpus": 1}], "cluster": {"server_gpus": 0.1}} | settings
+    with pytest.raises(ConfigError, match=naming(words)):
+        config.validate(whole)
+
+
+def test_stages_refuse_a_server_on_a_gpu():
+    asked = config.validate(GPU_WORKERS | {"cluster": {"server_gpus": 0.1}})
+    with pytest.raises(ConfigError, match=naming("cluster.server_gpus: 0.1")):
+        check(asked, make("decoupled", modules=2))
+
+
+def test_a_resumed_run_keeps_its_server_where_it_was():
+    """Another device would change its bits."""
+    before = config.validate(GPU_WORKERS | {"cluster": {"server_gpus": 0.1}})
+    check_changes(before, before)
+    with pytest.raises(ConfigError, match=naming("cluster.server_gpus")):
+        check_changes(before, config.validate(GPU_WORKERS))
 
 
 PLAN = SharedPlan("here", shares_weights=True)

@@ -30,8 +30,6 @@ class Cluster:
         }
         slots = list(self.workers)
         self.hosts = [slots[n % len(slots)] for n in range(self.shards)] if self.beside else []
-        self.busy_until = {}
-        """(link, direction) -> when it is idle again."""
         self.flows = []
         """Each with its `left` bytes, its `limit`, its `links` and how many times it is on each,
         and what to do when it has ended."""
@@ -104,7 +102,7 @@ class Cluster:
         if rate := self.server_rate():
             shared.append((("server", direction), rate, 1 / self.shards))
             is_host = name in self.hosts and name not in self.node
-            if is_host and net["sharing"] == "fair":  # its own way is over a server's link
+            if is_host:  # its own way is over a server's link
                 shared.append((("server", "down" if is_up else "up"), rate, 1 / self.shards))
         if name in self.node and self.node[name]["link"]["bandwidth_bytes_per_s"]:
             rate = self.node[name]["link"]["bandwidth_bytes_per_s"]
@@ -112,7 +110,7 @@ class Cluster:
         there = self.one_way_latency(name, is_up)
         back = self.one_way_latency(name, not is_up)
         trips = 0 if is_up else net["pull_round_trips"] * (there + back)
-        if net["sharing"] == "fair" and shared:
+        if shared:
             connections = part * self.shards
             flow = {
                 "left": size / connections,
@@ -126,10 +124,7 @@ class Cluster:
             self.rate_of |= {link: rate for link, rate, _ in shared}
             self.later(begin + trips, "flows", flow)
             return
-        ends = [begin + size / own]
-        for link, rate, of_it in shared:
-            ends.append(self.occupy(*link, begin, size * of_it / rate))
-        self.later(max(ends) + there + trips, then, name)
+        self.later(begin + size / own + there + trips, then, name)
 
     def rates(self):
         """Return the rate of each flow: all rise together until something holds them."""
@@ -170,11 +165,6 @@ class Cluster:
             self.flows.remove(flow)
             self.later(at + flow["after"], flow["then"], flow["name"])
         return at
-
-    def occupy(self, link, direction, begin, seconds):
-        end = max(begin, self.busy_until.get((link, direction), 0.0)) + seconds
-        self.busy_until[link, direction] = end
-        return end
 
     def begin(self, name, weights_at):
         """Pull weights that are there from that moment on, and compute."""

@@ -102,44 +102,42 @@ def test_weights_that_stay_published_are_there_while_an_update_goes_on():
 def test_sixteen_that_push_at_once_take_the_servers_link_sixteen_times_as_long():
     training = timed(
         workers=[{"count": 16, "step_s": 1}],
-        network={"server_bandwidth_bytes_per_s": BYTES, "sharing": "first-come"},
+        network={"server_bandwidth_bytes_per_s": BYTES, "share_sigma": 0},
         workload={"samples": 48},
     )
     times = push_times(run(training, "bsp"))
-    # A round: the last download ends at 16 s, and by then most have uploaded, in the order of their
-    # downloads; the last gradient is there at 18 s.
     for turn in range(16):
-        assert times[f"worker-{turn}"] == [18 * number + turn + 1 + 1 + 1 for number in range(3)]
+        assert times[f"worker-{turn}"] == [33 * number + 16 + 1 + 16 for number in range(3)]
 
 
 def test_uploads_do_not_disturb_downloads():
-    """A vector takes 4 s. b's first download (4 s to 8 s) and a's first upload (5 s to 9 s) go past
-    each other; a's second upload (14 s) comes after b's first (9 s to 13 s).
+    """A vector takes 4 s, and both download the first until 8 s. a's second download and b's first
+    upload (13 s to 17 s) go past each other.
     """
     training = timed(
-        workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1}],
-        network={"server_bandwidth_bytes_per_s": BYTES / 4, "sharing": "first-come"},
-        workload={"samples": 4},
+        workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 5}],
+        network={"server_bandwidth_bytes_per_s": BYTES / 4, "share_sigma": 0},
+        workload={"samples": 3},
     )
-    assert push_times(run(training, "asp")) == {"a-0": [9, 18], "b-0": [13, 22]}
+    assert push_times(run(training, "asp")) == {"a-0": [13, 22], "b-0": [17]}
 
 
 def test_a_slow_link_of_ones_own_delays_nobody_else():
     training = timed(
         workers=[
-            {"name": "near", "step_s": 1},
+            {"name": "near", "step_s": 1, "link": {"bandwidth_bytes_per_s": 2 * BYTES}},
             {
                 "name": "far",
                 "step_s": 1,
                 "link": {"latency_s": 1, "bandwidth_bytes_per_s": BYTES / 2},
             },
         ],
-        network={"server_bandwidth_bytes_per_s": 2 * BYTES, "sharing": "first-come"},
+        network={"server_bandwidth_bytes_per_s": 2.5 * BYTES, "share_sigma": 0},
         workload={"samples": 8},
     )
     times = push_times(run(training, "asp"))
     assert times["far-0"] == [2 + 1 + 1 + 2 + 1, 14], (
-        "its own link is the slower one; it does not wait behind near's half second"
+        "its own link is the slower one; the server's has room for both"
     )
     assert times["near-0"] == [2, 4, 6, 8, 10, 12]
 
@@ -187,25 +185,25 @@ def test_under_bsp_an_update_reads_all_gradients_and_waits_for_the_last():
 @pytest.mark.parametrize(
     ("servers", "placement", "first", "other"),
     [
-        (1, "apart", 4, 8),
-        (2, "apart", 2, 4),  # each server carries half of each vector
-        (4, "apart", 1, 2),
-        (2, "with-workers", 1, 2),  # half of that half stays at home
-        (4, "with-workers", 0.5, 1),  # four servers at two workers: each has two of them
+        (1, "apart", 8, 8),
+        (2, "apart", 4, 4),  # each server carries half of each vector
+        (4, "apart", 2, 2),
+        (2, "with-workers", 2, 2),  # half of each vector stays at home
+        (4, "with-workers", 1, 1),  # four servers at two workers: each has two of them
         (1, "with-workers", 0, 4),  # the server's own worker sends nothing over the network
     ],
 )
 def test_servers_share_the_bytes_and_those_at_home_do_not_travel(servers, placement, first, other):
-    """Two workers, a vector in 4 s over a server's link."""
+    """Two workers at once, a vector in 4 s over a server's link."""
     training = timed(
         workers=[{"count": 2, "step_s": 1}],
-        network={"server_bandwidth_bytes_per_s": BYTES / 4, "sharing": "first-come"},
+        network={"server_bandwidth_bytes_per_s": BYTES / 4, "share_sigma": 0},
         cluster={"server_shards": servers, "server_placement": placement},
         workload={"samples": 2},
     )
     assert push_times(run(training, "bsp")) == {
         "worker-0": [first + 1 + first],
-        "worker-1": [other + 1 + other - first],
+        "worker-1": [other + 1 + other],
     }
 
 
@@ -219,8 +217,8 @@ def test_a_worker_beside_the_only_server_has_no_latency_to_it():
 
 
 def test_servers_at_workers_share_the_slowest_link_of_those():
-    """Three workers, servers at the first two, the second with a link of 8 s a vector: 4 s for the
-    half that goes there.
+    """Three workers, servers at the first two, the second with a link of 8 s a vector: it carries
+    half a vector for one of the hosts, and half of each vector of the third.
     """
     links = [{"bandwidth_bytes_per_s": BYTES * 8}, {"bandwidth_bytes_per_s": BYTES / 8}, {}]
     training = timed(
@@ -229,14 +227,11 @@ def test_servers_at_workers_share_the_slowest_link_of_those():
             for name, link in zip("abc", links, strict=True)
         ],
         cluster={"server_shards": 2, "server_placement": "with-workers"},
-        network={"sharing": "first-come"},
+        network={"share_sigma": 0},
         workload={"samples": 3},
     )
-    assert push_times(run(training, "bsp")) == {
-        "a-0": [2 + 1 + 2],
-        "b-0": [4 + 1 + 4],
-        "c-0": [8 + 1 + 4],
-    }
+    times = push_times(run(training, "bsp"))
+    assert list(times.values()) == [[8 + 1 + 8]] * 3
 
 
 def test_servers_read_their_parts_of_a_gradient_at_the_same_time():

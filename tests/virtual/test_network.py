@@ -79,11 +79,9 @@ def test_updates_go_on_while_the_coordinator_takes_pushes_in():
 
 
 def test_workers_of_a_node_share_its_link_and_nobody_else_does():
-    """A vector takes the node 2 s: a and b one after the other, or both 4 s; c at once."""
+    """A vector takes the node 2 s: a and b together 4 s; c nothing."""
     node = {"name": "n", "workers": ["a", "b"], "link": {"bandwidth_bytes_per_s": BYTES / 2}}
     workers = [*TWO, {"name": "c", "step_s": 1}]
-    queued = times("bsp", workers=workers, network={"nodes": [node], "sharing": "first-come"})
-    assert queued == {"a-0": [2 + 1 + 2], "b-0": [4 + 1 + 2], "c-0": [1]}
     equal = times("bsp", workers=workers, network={"nodes": [node], "share_sigma": 0})
     assert equal == {"a-0": [4 + 1 + 4], "b-0": [4 + 1 + 4], "c-0": [1]}
 
@@ -272,7 +270,6 @@ def described(draw):
         "link": draw(links),
         "server_bandwidth_bytes_per_s": draw(st.one_of(st.none(), rates)),
         "nodes": hosts,
-        "sharing": draw(st.sampled_from(["fair", "first-come"])),
         "share_sigma": 0,
         "regions": {"names": ["x", "y"], "server": draw(st.sampled_from("xy")),
                     "bandwidth_bytes_per_s": draw(square), "latency_s": draw(square)}

@@ -201,7 +201,9 @@ class Sites:
 class ServerNode:
     """Functions that query the node of the first server, called only if needed."""
 
-    run: Callable[[Callable[[], Any]], Any]  # runs a function there, and returns its result
+    # runs a function in the process of the first server, or of another actor by its name in
+    # `Sites` or as "controller", and returns its result
+    run: Callable[..., Any]
     # returns the memory that the previous run holds there, which this one may reuse
     held_bytes: Callable[[], int]
     store_bytes: Callable[[], float]  # returns the size of its object store

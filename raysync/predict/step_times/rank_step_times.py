@@ -16,7 +16,6 @@ from raysync.config.step_tables import read_table
 from raysync.config.table_columns import listed
 from raysync.core.ids import WorkerId
 from raysync.errors import ConfigError
-from raysync.predict.step_times.horovod_timeline import HorovodTimeline
 from raysync.predict.step_times.ray_timeline import RayTimeline
 from raysync.predict.step_times.torch_traces import NO_STEPS, TorchTrace, read_profiles
 from raysync.predict.step_times.trace_files import (
@@ -30,7 +29,7 @@ from raysync.record.storage import is_uri
 
 FORMATS = (
     "a table (.csv, .tsv, .parquet: a column a worker, or worker, step, seconds), torch profiler"
-    " traces (.json, .json.gz, .json.zst; one a rank), a Ray or Horovod timeline (.json), or a"
+    " traces (.json, .json.gz, .json.zst; one a rank), a Ray timeline (.json), or a"
     " run folder"
 )
 LONG_S = 100.0
@@ -167,8 +166,8 @@ def _of_traces(paths: Sequence[Path], event: str | None, show: Show) -> RankStep
     kind = reader.kind
     if kind is None:
         raise ConfigError(
-            f"{first.path}: a trace, but {NO_STEPS}; it also has no tasks of Ray and no exchanges"
-            " of Horovod."
+            f"{first.path}: a trace, but {NO_STEPS}; it also has no tasks of Ray. A table can have"
+            " the step times of any program."
         )
     if kind != "ray" and event is not None:
         raise ConfigError("--event: applies only to a Ray timeline; other traces mark their steps.")
@@ -180,12 +179,7 @@ def _of_traces(paths: Sequence[Path], event: str | None, show: Show) -> RankStep
         source = f"{len(paths)} trace{'s' * (len(paths) > 1)} of torch's profiler"
         return RankStepTimes(source, **vars(profiles))
     if len(paths) > 1:
-        raise ConfigError(
-            f"A {kind.title()} timeline is one file, with the steps of all ranks; name it alone."
-        )
-    if kind == "horovod":
-        steps, exposed_s = reader.horovod.read(first.path)
-        return RankStepTimes(f"the Horovod timeline {first.path}", steps, exposed_s=exposed_s)
+        raise ConfigError("A Ray timeline is one file, with the steps of all ranks; name it alone.")
     steps, method = reader.ray.read(first.path, event)
     source = f"the calls of {method} in the Ray timeline {first.path}"
     return RankStepTimes(source, steps, may_wait=True)
@@ -195,24 +189,20 @@ class AnyTrace:
     """The readers of a trace, whose program is known once all of its events are read."""
 
     def __init__(self) -> None:
-        self.torch, self.ray, self.horovod = TorchTrace(), RayTimeline(), HorovodTimeline()
+        self.torch, self.ray = TorchTrace(), RayTimeline()
 
     def add(self, event: TraceEvent) -> None:
         if str(event.get("cat")).startswith("task:"):
             self.ray.add(event)
-        elif event["ph"] == "X" and not str(event.get("name")).isdecimal():
-            self.torch.add(event)
         else:
-            self.horovod.add(event)
+            self.torch.add(event)
 
     @property
-    def kind(self) -> Literal["torch", "ray", "horovod"] | None:
+    def kind(self) -> Literal["torch", "ray"] | None:
         """What wrote the trace; None: something else."""
         if self.torch.steps:
             return "torch"
-        if self.ray.calls:
-            return "ray"
-        return "horovod" if self.horovod.tensors else None
+        return "ray" if self.ray.calls else None
 
 
 def _traces(paths: Sequence[Path], show: Show) -> Iterator[tuple[TraceFile, AnyTrace]]:

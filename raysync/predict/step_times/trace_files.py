@@ -44,14 +44,14 @@ class TraceFile:
         self._has_list = False
 
     def events(self) -> Iterator[TraceEvent]:
-        """Yield the events with a duration (`X`), and those that begin or end (`B`, `E`).
+        """Yield the events with a duration (`X`).
 
         Raises:
             ConfigError: the file cannot be read, or is no trace.
         """
         for event in self._items():
             # Chrome shows no event without a time, either
-            if isinstance(event, dict) and event.get("ph") in ("X", "B", "E") and "ts" in event:
+            if isinstance(event, dict) and event.get("ph") == "X" and "ts" in event:
                 at = event["ts"]
                 if not isinstance(at, float) or not abs(at) <= LONGEST_S / US:
                     raise ConfigError(

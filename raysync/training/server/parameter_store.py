@@ -6,6 +6,7 @@ Shapes, of this part: K pushes in one update, P trainable parameters, Q float32 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from math import ulp
 from typing import Any
 
@@ -94,9 +95,6 @@ class ParameterStore:
         assert sum(self._slots) == len(self._initial_buffers), "the slots of other buffers"
         self._gradient: Tensor | None = None  # (P,), from `combine` to `_step`
         device = initial.device
-        self._combined = torch.empty(size, device=device)  # (P,), the mean or sum of gradients
-        # (P,), a corrected gradient after the first; takes no memory until it is written
-        self._corrected = torch.empty(size, device=device)
         self._wire = wire
         # two vectors (P,): the first gradient of an update in float32, and the current later one
         self._decoded = [
@@ -149,7 +147,7 @@ class ParameterStore:
         pushes = zip(vectors, weights, plan.staleness, bases_or_none, strict=True)
         # pushes of weight 0 are left out: their gradients need not be finite
         counted = [push for push in pushes if push[1]]
-        result, total, out = self._combined, 0.0, self._combined
+        result, total = vectors[0], 0.0
         for index, (vector, weight, age, base) in enumerate(counted):
             gradient = gradient_of(
                 self._wire, vector, len(self._weights), len(self._initial_buffers)
@@ -164,17 +162,30 @@ class ParameterStore:
                     weights=self._weights,
                     base=base,
                     # the first is written where the others are added to it
-                    out=self._corrected if index else out,
+                    out=self._corrected if index else self._combined,
                 )
             total += weight
             if not index:
-                result = torch.mul(gradient, weight, out=out) if sums and weight != 1 else gradient
+                result = gradient
+                if sums and weight != 1:
+                    result = torch.mul(gradient, weight, out=self._combined)
             elif sums:
-                result = torch.add(result, gradient, alpha=weight, out=out)
+                result = torch.add(result, gradient, alpha=weight, out=self._combined)
             else:  # the mean so far moves towards the next gradient: one pass over memory
-                result = torch.lerp(result, gradient, weight / total, out=out)
+                result = torch.lerp(result, gradient, weight / total, out=self._combined)
         self._pushes = len(counted)
         return result
+
+    # A GPU's memory is taken as soon as it is allocated, so these vectors (P,) wait for their use:
+    # the mean or sum of gradients, and a corrected gradient after the first.
+
+    @cached_property
+    def _combined(self) -> Tensor:
+        return torch.empty_like(self._weights)
+
+    @cached_property
+    def _corrected(self) -> Tensor:
+        return torch.empty_like(self._weights)
 
     def _step(self, progress: float, norms: Sequence[float]) -> None:
         settings, gradient = self._settings, self._gradient

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random  # noqa: TID251  (a user's loss draws from it, seeded for each batch)
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -71,6 +71,21 @@ class Device:
             host.copy_(tensor, non_blocking=True)
         self._copy_stream.synchronize()
         return host
+
+    def read_later(self, numbers: Tensor) -> Callable[[], list[float]]:
+        """Return a function that waits for numbers of this device, and nothing after them."""
+        if self._copy_stream is None:
+            return numbers.tolist
+        host = torch.empty(numbers.shape, dtype=numbers.dtype, pin_memory=True)
+        host.copy_(numbers, non_blocking=True)
+        copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+        copied.record(torch.cuda.current_stream(self.name))
+
+        def read() -> list[float]:
+            copied.synchronize()
+            return host.tolist()
+
+        return read
 
 
 def use_tf32(allowed: bool) -> None:

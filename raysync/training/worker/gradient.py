@@ -6,12 +6,12 @@ Shapes: P trainable parameters, Q float32 numbers of all buffers.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from itertools import islice
 from math import isfinite
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -25,13 +25,22 @@ from raysync.training.worker.compiling import Loss, compiled
 from raysync.training.worker.device import Device, seconds_between
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.module_watch import ModuleWatch
-from raysync.training.worker.not_finite import first_not_finite, sums
+from raysync.training.worker.not_finite import first_not_finite, with_sum
 from raysync.training.worker.own_state import OwnState
 from raysync.training.worker.precision import computing_in
 from raysync.training.worker.wire import FRACTION, Wire
 
 PLAIN = WorkerGroup()
 BatchPart = tuple[Any, float]  # part of a batch, and its share of the batch's samples
+
+
+class Launched(NamedTuple):
+    """A step that a GPU may still compute."""
+
+    batch: tuple[int, int]  # its clock and size
+    read: Callable[[], list[float]]  # waits for it; returns its losses, and its gradient's sum
+    # of each replica, the device's marks before and after each part of its batch
+    spans: Sequence[Sequence[tuple[Any, Any]]]
 
 
 class _Replica:
@@ -45,12 +54,11 @@ class _Replica:
         self._watch = ModuleWatch(module, found.moved)
         self._loss = loss
         self._precision = group.precision
-        # the device's marks before and after each part of the last batch
-        self._spans: list[tuple[Any, Any]] = []
+        self.spans: list[tuple[Any, Any]] = []  # of the last batch: see `Launched`
 
     def compute(self, parts: Sequence[BatchPart]) -> list[Tensor]:
         """Leave the weighted gradient of parts in `model.outgoing`; return their losses at once."""
-        self._spans.clear()
+        self.spans = []
         self.model.begin_gradient()
         losses = [self._add(batch, share) for batch, share in parts]
         self._watch.check()
@@ -66,12 +74,8 @@ class _Replica:
             if share < 1:
                 loss = loss * share
         loss.backward()  # type: ignore[no-untyped-call]
-        self._spans.append((begin, self.device.mark()))
+        self.spans.append((begin, self.device.mark()))
         return loss.detach()
-
-    @property
-    def device_s(self) -> float:
-        return sum(seconds_between(*span) for span in self._spans)
 
 
 class GradientComputation:
@@ -113,6 +117,7 @@ class GradientComputation:
             _Replica(loss, copied, device, group, found=found)
             for copied, device in zip(modules, devices, strict=True)
         ]
+        self.device = self._replicas[0].device  # of `model`
         self._devices = list(
             {replica.device.name: replica.device for replica in self._replicas}.values()
         )
@@ -133,8 +138,10 @@ class GradientComputation:
         self._next_batch: tuple[int, list[int]] | None = None  # clock and sizes of the next batch
         # clock and sizes of a batch drawn ahead, and its parts, or the error of reading it
         self._batch_ahead: tuple[tuple[int, list[int]], Future[list[Any]]] | None = None
-        self.not_finite: Finding | None = None  # in the last batch
-        self._host_vector: Tensor | None = None  # the vector of `write_into`
+        self.not_finite: Finding | None = None  # in the last batch that was settled
+        # a GPU's seconds for it without copies, of several GPUs the longest; 0 on CPUs
+        self.device_s = 0.0
+        self._into: Tensor | None = None  # the vector of `write_into`
         # replicas on one device draw from one generator, so they run in turn
         is_parallel = len(devices) > 1 and len(self._devices) == len(devices)
         self._threads = ThreadPoolExecutor(len(devices)) if is_parallel else None
@@ -145,6 +152,11 @@ class GradientComputation:
         Then `outgoing` gives the gradient. The model's draws (dropout) are a function of (seed,
         slot, clock).
         """
+        launched, model = self.launch(reader, clock, batch_size), self.model
+        return self.settle(launched, reader, model.weights, model.gradient)
+
+    def launch(self, reader: BatchReader, clock: int, batch_size: int) -> Launched:
+        """Begin what `compute` does; a GPU goes on with it meanwhile."""
         assert batch_size >= len(self._replicas), (
             "a device without a sample would make the loss NaN, which reads as diverged"
         )
@@ -156,16 +168,30 @@ class GradientComputation:
         self._seed = reader.seed(clock)
         losses = self._run_replicas(self._seed, work)
         self._next_batch = clock + 1, pieces
-        if self._draws_ahead:
-            self.draw_ahead(reader)
         if len(self._replicas) > 1:
             self._join_replicas()
-        model = self.model
-        loss, total = sums(losses, model.gradient)
+        read = self.device.read_later(with_sum(losses, self.model.gradient))
+        if self._draws_ahead:
+            self.draw_ahead(reader)
+        return Launched((clock, batch_size), read, [replica.spans for replica in self._replicas])
+
+    def settle(
+        self, launched: Launched, reader: BatchReader, weights: Tensor, gradient: Tensor
+    ) -> float:
+        """Wait for a step, and return its mean loss.
+
+        Args:
+            weights, gradient: the step's own, (P,).
+        """
+        *losses, total = launched.read()
+        loss = sum(losses)
+        self.device_s = max(
+            sum(seconds_between(*span) for span in spans) for spans in launched.spans
+        )
         self.not_finite = None
         if not (isfinite(loss) and isfinite(total)):
             self.not_finite = first_not_finite(
-                loss, model.gradient, model.weights, model.parameters, reader, (clock, batch_size)
+                loss, gradient, weights, self.model.parameters, reader, launched.batch
             )
         return loss
 
@@ -207,11 +233,6 @@ class GradientComputation:
             rows.append(other[size:].clone())
         whole[size:].copy_(self.model.layout.slots.mean(rows))
 
-    @property
-    def device_s(self) -> float:
-        """A GPU's seconds for the last batch without copies, of several the longest; 0 on CPUs."""
-        return max(replica.device_s for replica in self._replicas)
-
     # ---- vectors from and to the server ----
 
     def read_weights(self, parts: Sequence[Tensor]) -> None:
@@ -240,24 +261,29 @@ class GradientComputation:
             replica.model.read_buffers(vector)
 
     def write_into(self, vector: Tensor) -> None:
-        """Write later results, (P + Q,) or shorter if encoded, into a vector on the host."""
-        self._host_vector = vector
+        """Write later results, (P + Q,) or shorter if encoded, into a vector."""
+        self._into = vector
         # `compute` writes into the vector if it can, else `outgoing` does
-        if self.wire.is_plain and not self._replicas[0].device.is_gpu:
+        if self.wire.is_plain and self._is_mine(vector):
             self.model.write_into(vector)
 
+    def _is_mine(self, vector: Tensor) -> bool:
+        """Whether a vector is where the gradient is computed."""
+        return vector.device == self.model.weights.device
+
     def outgoing(self) -> Tensor:
-        """Return the gradient and buffers as they travel, on the host, until the next `compute`.
+        """Return the gradient and buffers as they travel, until the next `compute`.
+
+        They are on the host, or in the vector of `write_into`.
 
         Call it once per batch: it updates `residual`.
         """
-        device = self._replicas[0].device
-        host = self._host_vector
-        out = None if device.is_gpu else host
+        into = self._into
+        out = into if into is not None and self._is_mine(into) else None
         encoded = self.wire.encode(self.model.outgoing, out, self.residual, self._seed)
-        if host is None:
-            return device.download(encoded)
-        return host.copy_(encoded) if device.is_gpu else encoded
+        if into is None:
+            return self.device.download(encoded)
+        return into.copy_(encoded) if out is None else encoded
 
 
 @cache

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from math import isfinite
 
 import torch
@@ -14,7 +15,7 @@ from raysync.training.server.clipping import clipped, norm_of
 from raysync.training.server.flat_optimizer import FlatOptimizer
 from raysync.training.server.lr_schedule import learning_rate
 from raysync.training.server.parameter_groups import parameter_groups
-from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.gradient import GradientComputation, Launched
 from raysync.training.worker.not_finite import first_not_finite
 
 
@@ -27,6 +28,11 @@ class LocalSteps:
         self._update, model = local.update, computation.model
         self._groups = parameter_groups(self._update, model.parameters)
         self._weights_before = torch.empty_like(model.weights)  # (P,)
+        # Weights and gradient of a step of a GPU, which goes on with the next one before anybody
+        # reads its loss.
+        self._kept: tuple[Tensor, Tensor] | None = None
+        if computation.device.is_gpu:
+            self._kept = torch.empty_like(model.weights), torch.empty_like(model.weights)
         self._optimizer: FlatOptimizer | None = None
         self._saved_state: State | None = None  # a checkpoint's, for the next optimizer
 
@@ -41,20 +47,31 @@ class LocalSteps:
     ) -> float:
         """Step from the computation's weights; leave x_pulled - x_local as the gradient.
 
-        Each step reads the next batch; steps end early at a value that is not finite. Returns the
-        mean loss.
+        Each step reads the next batch; steps end early at a value that is not finite. A GPU has
+        begun another batch by then, of which only what the module keeps remains, such as buffers.
+        Returns the mean loss.
         """
         computation, model = self._computation, self._computation.model
         self._weights_before.copy_(model.weights)
         self._prepare_optimizer()
         losses: list[float] = []
-        self.device_s = 0.0
+        self.device_s, unread = 0.0, deque[Launched]()
         for number in range(batch, batch + steps):
-            losses.append(computation.compute(reader, number, batch_size))
-            self.device_s += computation.device_s
-            if computation.not_finite is not None:
+            try:
+                unread.append(computation.launch(reader, number, batch_size))
+            except Exception:  # perhaps because of the step before, which nobody has read
+                losses += [self._settle(step, reader) for step in unread]
+                if not unread or computation.not_finite is None:
+                    raise
                 break
+            if len(unread) > (self._kept is not None):
+                losses.append(self._settle(unread.popleft(), reader))
+                if computation.not_finite is not None:
+                    break
+            self._keep()
             self._step(progress + (number - batch) * progress_of_step, number)
+        else:
+            losses += [self._settle(step, reader) for step in unread]
         torch.sub(self._weights_before, model.weights, out=model.gradient)
         loss = sum(losses) / len(losses)
         if computation.not_finite is None and not isfinite(model.gradient.sum().item()):
@@ -63,6 +80,22 @@ class LocalSteps:
                 loss, model.gradient, model.weights, model.parameters, reader, last
             )
         return loss
+
+    def _settle(self, step: Launched, reader: BatchReader) -> float:
+        """Return a step's loss; if it is not finite, leave the weights that it began with."""
+        computation, model = self._computation, self._computation.model
+        weights, gradient = self._kept or (model.weights, model.gradient)
+        loss = computation.settle(step, reader, weights, gradient)
+        self.device_s += computation.device_s
+        if computation.not_finite is not None and self._kept is not None:
+            model.weights.copy_(weights)
+        return loss
+
+    def _keep(self) -> None:
+        if self._kept is not None:
+            weights, gradient = self._kept
+            weights.copy_(self._computation.model.weights)
+            gradient.copy_(self._computation.model.gradient)
 
     def _prepare_optimizer(self) -> None:
         if self._optimizer is not None and self._keeps_state:

@@ -14,11 +14,9 @@ from raysync.training.data.batch_reader import BatchReader
 from raysync.training.server.parameter_groups import NamedParameter
 
 
-def sums(losses: Sequence[Tensor], vector: Tensor) -> tuple[float, float]:
-    """Return the sum of losses and the sum of a vector, after one wait for their device."""
-    numbers = [each.reshape(()).to(vector.device) for each in (*losses, vector.sum())]
-    *values, total = torch.stack(numbers).tolist()
-    return sum(values), total
+def with_sum(losses: Sequence[Tensor], vector: Tensor) -> Tensor:
+    """Return losses and the sum of a vector as one vector of its device, to be read at once."""
+    return torch.stack([each.reshape(()).to(vector.device) for each in (*losses, vector.sum())])
 
 
 def first_not_finite(

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
 from pathlib import Path
 
 import psutil
 
 from raysync.cluster.transports.object_store import ObjectStorePlan, store_notice
+from raysync.cluster.transports.shared.device_memory import offer
 from raysync.cluster.transports.shared.segments import is_supported
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
 from raysync.cluster.transports.transport import MIB, Choice, ServerNode, Sites, needed_bytes
@@ -17,14 +20,15 @@ from raysync.config import Experiment
 from raysync.errors import ConfigError
 
 CGROUP = Path("/sys/fs/cgroup")  # the limits of this process, if it has any
-NAME = "shared-memory"
+NAME, ON_GPU = "shared-memory", "device-memory"
 ALL_SHARED = "Gradients and weights travel in shared memory: all actors are on one node."
+ALL_ON_GPU = "Gradients and weights stay in the memory of the server's GPU."
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
     is_shared: bool  # whether processes can share memory as in `segments`
-    available_bytes: int
+    available_bytes: float
 
 
 def memory_here(cgroup: Path = CGROUP) -> Memory:
@@ -38,11 +42,16 @@ def memory_here(cgroup: Path = CGROUP) -> Memory:
 
 def automatic(experiment: Experiment, vector_bytes: int, sites: Sites, node: ServerNode) -> Choice:
     """Choose shared memory where possible, and the object store elsewhere."""
-    plan, why = shared_plan(experiment, vector_bytes, sites, _memory_of(node))
+    plan, why, gpu_why = _plan(experiment, vector_bytes, sites, node)
+    on_cpu = f"Gradients and weights do not stay on the server's GPU: {gpu_why}." if gpu_why else ""
     if plan is None:
         notice = store_notice(experiment, vector_bytes, node.store_bytes())
-        return ObjectStorePlan(), [f"All vectors travel as object references: {why}.", notice]
-    return plan, [f"Some vectors travel as object references: {why}." if why else ALL_SHARED]
+        why = f"All vectors travel as object references: {why}."
+        return ObjectStorePlan(), [on_cpu, why, notice]
+    if plan.gpu:
+        return plan, [ALL_ON_GPU]
+    why = f"Some vectors travel as object references: {why}." if why else ALL_SHARED
+    return plan, [on_cpu, why]
 
 
 def by_shared_memory(
@@ -53,13 +62,48 @@ def by_shared_memory(
     Raises:
         ConfigError: something cannot be shared.
     """
-    plan, why = shared_plan(experiment, vector_bytes, sites, _memory_of(node))
-    if plan is None or why:
+    plan, why, gpu_why = _plan(experiment, vector_bytes, sites, node)
+    if plan is None or why or gpu_why:
+        otherwise = "as object references" if plan is None or why else "in shared memory"
         raise ConfigError(
-            f"cluster.transport: {NAME}: {why}. With `auto`, vectors that cannot be shared travel"
-            " as object references."
+            f"cluster.transport: {NAME}: {why or gpu_why}. With `auto`, vectors that cannot be"
+            f" shared travel {otherwise}."
         )
-    return plan, []
+    return plan, [ALL_ON_GPU] if plan.gpu else []
+
+
+def _plan(
+    experiment: Experiment, vector_bytes: int, sites: Sites, node: ServerNode
+) -> tuple[SharedPlan | None, str, str]:
+    """Plan, with the reasons why not all is shared, and why not on the server's GPU."""
+    memory, gpu_why = _memory_of(node), ""
+    if experiment.cluster.server_gpus:
+        unlimited = replace(memory, available_bytes=inf)
+        plan, gpu_why = shared_plan(experiment, vector_bytes, sites, unlimited)
+        if plan is not None and not gpu_why:
+            gpu, gpu_why = _lent_gpu(needed_bytes(experiment, vector_bytes), sites, node)
+            if not gpu_why:
+                transports = dict.fromkeys(plan.transports, ON_GPU)
+                return replace(plan, transports=transports, gpu=gpu), "", ""
+    return *shared_plan(experiment, vector_bytes, sites, memory), gpu_why
+
+
+def _lent_gpu(needed: int, sites: Sites, node: ServerNode) -> tuple[bytes, str]:
+    """Return the GPU of the server, if its memory can be lent; else the reason why not."""
+    # imported here: the driver does without torch
+    from raysync.cluster.transports.shared.device_vector import gpu_here, tried
+
+    gpu = node.run(gpu_here)
+    if isinstance(gpu, str):
+        return b"", f"the server: {gpu}"
+    offered = node.run(partial(offer, gpu, needed), "controller")
+    if isinstance(offered, str):
+        return b"", offered
+    [server] = sites.servers
+    for actor in (server, "evaluator", *sites.workers):
+        if why := node.run(partial(tried, offered, writes=actor == server), actor):
+            return b"", f"{actor}: {why}"
+    return gpu, ""
 
 
 def _memory_of(node: ServerNode) -> Memory:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 
-# The numbers of CUDA's cuda.h:
-SUCCESS, PORTABLE, READ_ONLY = 0, 1, 8
+from raysync.cluster.transports.shared.cuda_driver import SUCCESS, library
+
+PORTABLE, READ_ONLY = 1, 8  # flags of CUDA's cuda.h
 
 
 class RegisteredMap(mmap.mmap):
@@ -41,9 +41,4 @@ class RegisteredMap(mmap.mmap):
 def cuda_driver() -> Any:
     """Return CUDA's driver library; None: this process has not used a GPU of CUDA."""
     is_used = torch.version.cuda is not None and torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return _library() if is_used else None
-
-
-@cache
-def _library() -> Any:
-    return ctypes.CDLL("libcuda.so.1")
+    return library() if is_used else None

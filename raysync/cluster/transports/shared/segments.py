@@ -39,6 +39,7 @@ class Handle(NamedTuple):
     stamp: int
     begin: int  # in bytes from the vector's first
     end: int
+    on_gpu: bool = False  # see `device_memory`
 
     def parts(self, sizes: Sequence[int], item_bytes: int = 4) -> list[Self]:
         """Split into consecutive parts of these sizes, in items."""
@@ -55,6 +56,8 @@ class Segment:
     It has no name, so a crash leaks nothing: the kernel frees it with the last process that maps
     it. It takes none of `/dev/shm`, whose size containers limit.
     """
+
+    on_gpu = False  # where its vectors are
 
     def __init__(self, size: int) -> None:
         """
@@ -95,11 +98,15 @@ class Slots:
     """
 
     def __init__(
-        self, vector_bytes: int, segment_bytes: int = SEGMENT_BYTES, kind: type[Handle] = Handle
+        self,
+        vector_bytes: int,
+        segment_bytes: int = SEGMENT_BYTES,
+        kind: type[Handle] = Handle,
+        memory: Callable[[int], Segment] = Segment,
     ) -> None:
         lines = -(-vector_bytes // STAMP_BYTES)
         self._vector_bytes, self._slot_bytes = vector_bytes, (1 + lines) * STAMP_BYTES
-        self._segment_bytes, self._kind = segment_bytes, kind
+        self._segment_bytes, self._kind, self._memory = segment_bytes, kind, memory
         self._free: list[tuple[Segment, int]] = []
         self._stamp = UNWRITTEN
         self.leased = 0  # slots
@@ -118,9 +125,8 @@ class Slots:
         segment, slot = self._free.pop()
         self.leased += 1
         self._stamp += 1
-        handle = self._kind(
-            os.getpid(), segment.file, segment.inode, slot, self._stamp, 0, self._vector_bytes
-        )
+        place = os.getpid(), segment.file, segment.inode, slot
+        handle = self._kind(*place, self._stamp, 0, self._vector_bytes, segment.on_gpu)
         return SlotLease(self, segment, handle)
 
     def give_back(self, segment: Segment, slot: int) -> None:
@@ -136,7 +142,7 @@ class Slots:
 
     def renew(self) -> Slots:
         """Recreate the slots in the same memory, all free, once nothing uses the old leases."""
-        slots = Slots(self._vector_bytes, self._segment_bytes, self._kind)
+        slots = Slots(self._vector_bytes, self._segment_bytes, self._kind, self._memory)
         slots._stamp = self._stamp
         for segment in self.segments:
             slots._add(segment)
@@ -145,7 +151,7 @@ class Slots:
 
     def _grow(self) -> None:
         count = max(1, self._segment_bytes // self._slot_bytes)
-        self._add(Segment(count * self._slot_bytes))
+        self._add(self._memory(count * self._slot_bytes))
 
     def _add(self, segment: Segment) -> None:
         self.segments.append(segment)
@@ -157,6 +163,7 @@ class _MappedSegment(NamedTuple):
     """A segment mapped by this process."""
 
     memory: mmap.mmap
+    data: Any  # the bytes of its vectors, each behind the place of its stamp
     # (slot, begin, end) -> the view of that part of a vector
     views: dict[tuple[int, int, int], Any]
 
@@ -165,9 +172,13 @@ class Mappings:
     """The segments mapped by this process, with cached views: creating a tensor is slow."""
 
     def __init__(
-        self, view: Callable[[memoryview], Any] = memoryview, kind: type[mmap.mmap] = mmap.mmap
+        self,
+        view: Callable[[Any], Any] = memoryview,
+        kind: type[mmap.mmap] = mmap.mmap,
+        data: Callable[[Any], Any] = memoryview,  # of a mapped segment
+        await_written: Callable[[Any], None] = lambda vector: None,
     ) -> None:
-        self._view, self._kind = view, kind
+        self._view, self._kind, self._data, self._await_written = view, kind, data, await_written
         # (process, file, inode, whether it is writable) -> the segment
         self._segments: dict[tuple[int, int, int, bool], _MappedSegment] = {}
 
@@ -199,12 +210,18 @@ class Mappings:
 
     def finish_write(self, handle: Handle) -> None:
         """Stamp a vector that has been written."""
-        _STAMP.pack_into(self._segment(handle, writes=True).memory, handle.slot, handle.stamp)
+        segment = self._segment(handle, writes=True)
+        self._await_written(self._view_of(segment, handle))
+        _STAMP.pack_into(segment.memory, handle.slot, handle.stamp)
 
     def drop_closed(self) -> None:
         """Drop segments closed by their owner; memory is unmapped once nothing refers to it."""
         for key in list(self._closed_segments()):
             del self._segments[key]
+
+    def clear(self) -> None:
+        """Drop all segments."""
+        self._segments.clear()
 
     def _checked_segment(self, handle: Handle) -> _MappedSegment:
         segment = self._segment(handle, writes=False)
@@ -217,7 +234,7 @@ class Mappings:
         place = handle.slot, handle.begin, handle.end
         if place not in segment.views:
             first = handle.slot + STAMP_BYTES
-            data = memoryview(segment.memory)[first + handle.begin : first + handle.end]
+            data = segment.data[first + handle.begin : first + handle.end]
             segment.views[place] = self._view(data)
         return segment.views[place]
 
@@ -227,7 +244,8 @@ class Mappings:
             self.drop_closed()
             with segment_of(handle, os.O_RDWR if writes else os.O_RDONLY) as file:
                 access = mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ
-                self._segments[key] = _MappedSegment(self._kind(file, 0, access=access), {})
+                mapped = self._kind(file, 0, access=access)
+                self._segments[key] = _MappedSegment(mapped, self._data(mapped), {})
         return self._segments[key]
 
     def _closed_segments(self) -> Iterator[tuple[int, int, int, bool]]:

@@ -1,4 +1,4 @@
-"""The transport in shared memory: every writing process has its own slots."""
+"""The transport in memory that processes share: every one that writes has its own slots."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import Any
 
 from raysync.cluster.transports.object_store import await_references
 from raysync.cluster.transports.shared.channels import Channels, PipedCall
+from raysync.cluster.transports.shared.cuda_driver import CudaRefused
+from raysync.cluster.transports.shared.device_memory import device_slots
 from raysync.cluster.transports.shared.segments import Slots
 from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.cluster.transports.transport import (
@@ -25,29 +27,32 @@ from raysync.training.server.vector_parts import spans
 ITEM_BYTES = 4  # float32
 
 
-def slots_of(vector_bytes: int) -> Slots:
-    return Slots(vector_bytes, kind=SharedVector)
+def slots_of(vector_bytes: int, gpu: bytes = b"") -> Slots:
+    return device_slots(vector_bytes, gpu) if gpu else Slots(vector_bytes, kind=SharedVector)
 
 
 class SlotCache:
     """The slots of actors, reused by the next run: the first write of a page is slow."""
 
     def __init__(self) -> None:
-        # (Ray's id of the actor, size of a vector) -> the slots of its latest run
-        self._slots: dict[tuple[str, int], Slots] = {}
+        # (Ray's id of the actor, size of a vector, GPU) -> the slots of its latest run
+        self._slots: dict[tuple[str, int, bytes], Slots] = {}
 
     @property
     def held_bytes(self) -> int:
-        return sum(segment.size for each in self._slots.values() for segment in each.segments)
+        """Of shared memory; see `LentGpu.available_bytes` for that of a GPU."""
+        slots = (each for (*_, gpu), each in self._slots.items() if not gpu)
+        return sum(segment.size for each in slots for segment in each.segments)
 
-    def begin(self, sizes: Mapping[str, int]) -> dict[str, Slots]:
+    def begin(self, sizes: Mapping[str, int], gpu: bytes) -> dict[str, Slots]:
         """Return free slots for a run, and drop others; `sizes`: Ray's actor id -> vector bytes."""
+        keys = [(actor, size, gpu) for actor, size in sizes.items()]
         open_slots = {key: slots for key, slots in self._slots.items() if not slots.is_closed}
-        self._slots = {
-            key: open_slots[key].renew() if key in open_slots else slots_of(key[1])
-            for key in sizes.items()
-        }
-        return {actor: each for (actor, _), each in self._slots.items()}
+        self._slots = {key: open_slots.pop(key).renew() for key in keys if key in open_slots}
+        for slots in open_slots.values():
+            slots.close()
+        self._slots |= {key: slots_of(*key[1:]) for key in keys if key not in self._slots}
+        return {actor: each for (actor, *_), each in self._slots.items()}
 
 
 class SharedMemory:
@@ -61,7 +66,8 @@ class SharedMemory:
         shards = dict(zip(writers.servers, self._part_bytes, strict=True))
         weights = shards if plan.shares_weights else {}
         workers = writers.workers
-        slots = cache.begin(dict.fromkeys(workers.values(), writers.push_bytes) | weights)
+        sizes = dict.fromkeys(workers.values(), writers.push_bytes) | weights
+        slots = cache.begin(sizes, plan.gpu)
         # worker -> its slots
         self._gradients = {worker: slots[actor] for worker, actor in workers.items()}
         self._weights = [slots[actor] for actor in weights]
@@ -84,13 +90,19 @@ class SharedMemory:
         row = message.row
         if not (row.is_hot and message.value_count):
             return ()
-        if not row.is_push:
+        try:
+            return self._leases(actor, node, is_push=row.is_push)
+        except CudaRefused:  # the GPU is full: the vector is an object reference
+            return ()
+
+    def _leases(self, actor: str, node: str | None, *, is_push: bool) -> tuple[Lease, ...]:
+        if not is_push:
             is_full = any(slots.leased >= self._most_weights for slots in self._weights)
             return () if is_full else tuple(slots.lease() for slots in self._weights)
         if node != self._plan.node:  # a worker on another node returns its gradient
             return ()
         if actor not in self._gradients:
-            self._gradients[actor] = slots_of(self._push_bytes)
+            self._gradients[actor] = slots_of(self._push_bytes, self._plan.gpu)
         return (self._gradients[actor].lease(),)
 
     def call(self, request: CallRequest) -> IssuedCall | None:
@@ -130,9 +142,10 @@ class SharedMemory:
         for slots in self._weights:
             slots.close()
         if self._weights:
-            self._weights = [slots_of(size) for size in self._part_bytes]
+            self._weights = [slots_of(size, self._plan.gpu) for size in self._part_bytes]
 
     def close(self) -> None:
+        self._pulled.clear()
         if self._channels is not None:
             self._channels.close()
 
@@ -149,6 +162,7 @@ class SharedPlan:
     node: str
     shares_weights: bool  # whether weights are shared: all their readers are on that node
     transports: Mapping[str, str] = field(default_factory=dict)
+    gpu: bytes = b""  # the unique id of the GPU that all vectors are on; empty: they are on none
 
     def begin(self, writers: Writers, previous: Transport | None) -> Transport:
         cache = previous.cache if isinstance(previous, SharedMemory) else SlotCache()

@@ -1,4 +1,4 @@
-"""The remote of a vector in shared memory."""
+"""The remote of a vector in shared memory, or on a GPU that the controller lends."""
 
 from __future__ import annotations
 
@@ -24,19 +24,29 @@ class SharedVector(Handle):
             TornVector: the vector is not there.
             OSError: the owning process is gone, or is on another machine.
         """
-        tensor: Tensor = mappings().read(self)
+        tensor: Tensor = self._mappings.read(self)
         return tensor
 
     @contextmanager
     def writing(self) -> Iterator[Tensor]:
-        yield mappings().begin_write(self)
-        mappings().finish_write(self)
+        yield self._mappings.begin_write(self)
+        self._mappings.finish_write(self)
 
     def in_place(self, vector_bytes: int) -> InPlace | None:
+        if self.on_gpu:
+            return None
         # imported here: the driver, which only passes handles on, does without torch
         from raysync.cluster.transports.shared.in_place import WeightsInPlace, is_large_enough
 
         return WeightsInPlace(mappings(), vector_bytes) if is_large_enough(vector_bytes) else None
+
+    @property
+    def _mappings(self) -> Mappings:
+        if not self.on_gpu:
+            return mappings()
+        from raysync.cluster.transports.shared.device_vector import device_mappings
+
+        return device_mappings()
 
 
 @cache
