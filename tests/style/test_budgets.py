@@ -30,7 +30,7 @@ AREAS = {
     "engines": Area(
         ("engine", "programs", "virtual", "cluster", "decoupled", "emulation"),
         budget=9_500,
-        ceiling=10_186,
+        ceiling=10_181,
     ),
     "training": Area(("training",), budget=5_200, ceiling=6_185),
     "foundation": Area(("config", "record"), budget=5_800, ceiling=6_942),
