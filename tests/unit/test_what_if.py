@@ -16,6 +16,7 @@ from hypothesis import given, strategies as st
 from scipy import stats
 
 import raysync
+from raysync import config
 from raysync.cli.console import console
 from raysync.config import Link, ParadigmChoice
 from raysync.predict import what_if as prediction, what_if_report as prediction_report
@@ -26,6 +27,7 @@ from raysync.predict.intervals import ratio
 from raysync.predict.lone_worker import lone_worker_text
 from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.processes import pool
+from raysync.predict.remedies import server_choices
 from raysync.predict.simulation import Blocks, simulate
 from raysync.predict.step_times.rank_step_times import RankStepTimes, read
 from raysync.predict.what_if import PredictionOptions, predict
@@ -524,3 +526,13 @@ def test_ray_is_not_imported(table):
         [sys.executable, "-c", script], cwd=table.parent, capture_output=True, text=True, check=True
     )
     assert done.stdout.splitlines()[-1] == "set()"
+
+
+def test_a_server_on_a_workers_gpu_is_advised_no_companions():
+    """The experiment would be refused with more of them."""
+    link = {"server_bandwidth_bytes_per_s": 1e6}
+    settings = {"engine": "virtual", "network": link, "workers": [{"count": 4, "gpus": 0.2}]}
+    alone = config.validate(settings)
+    on_gpu = config.validate(settings | {"cluster": {"server_gpus": 0.05}})
+    assert list(server_choices(alone, [1, 2]))
+    assert not list(server_choices(on_gpu, [1, 2]))

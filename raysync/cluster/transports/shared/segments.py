@@ -220,7 +220,6 @@ class Mappings:
             del self._segments[key]
 
     def clear(self) -> None:
-        """Drop all segments."""
         self._segments.clear()
 
     def _checked_segment(self, handle: Handle) -> _MappedSegment:

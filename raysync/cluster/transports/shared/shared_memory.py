@@ -40,7 +40,7 @@ class SlotCache:
 
     @property
     def held_bytes(self) -> int:
-        """Of shared memory; see `LentGpu.available_bytes` for that of a GPU."""
+        # not that of a GPU, which `LentGpu.available_bytes` counts
         slots = (each for (*_, gpu), each in self._slots.items() if not gpu)
         return sum(segment.size for each in slots for segment in each.segments)
 
@@ -92,7 +92,7 @@ class SharedMemory:
             return ()
         try:
             return self._leases(actor, node, is_push=row.is_push)
-        except CudaRefused:  # the GPU is full: the vector is an object reference
+        except CudaRefused:  # the GPU is full: Ray returns the vector
             return ()
 
     def _leases(self, actor: str, node: str | None, *, is_push: bool) -> tuple[Lease, ...]:
