@@ -4,9 +4,9 @@
     python experiments/benchmarks/where_time_goes.py --write    and puts it into notes.md
 
 Five workers train the convnet under ASP. Each actor's processor time per gradient is the operating
-system's count; py-spy's samples of its main thread show what that thread did: torch and NumPy,
-raysync's own Python, Ray turning objects into bytes and back, or the rest of Ray. Other threads are
-all Ray's.
+system's count; py-spy's samples of the thread that runs raysync show what it did: torch and NumPy,
+reading and writing pipes (with the waking up), the rest of raysync's Python, or Ray. Other threads
+are all Ray's.
 """
 
 import shutil
@@ -27,7 +27,7 @@ from raysync.training.preparation import prepare
 
 WORKERS, ITERATIONS, BATCH, SECONDS = 5, 1500, 128, 6
 KINDS = {"Worker": WORKERS, "Server": 1, "Controller": 1}
-PARTS = ("torch", "raysync", "to and from bytes", "rest of Ray")
+PARTS = ("torch", "pipes", "rest of raysync", "Ray")
 
 
 def part_of(stack: str) -> str:
@@ -37,22 +37,17 @@ def part_of(stack: str) -> str:
     for frame in reversed(stack.split(";")):
         if "/torch/" in f"/{frame}" or "(torch/" in frame or "numpy" in frame:
             return "torch"
-        if (
-            "serialization.py" in frame
-            or "cloudpickle" in frame
-            or "msgpack" in frame
-            or "deserialize_objects" in frame
-        ):
-            return "to and from bytes"
+        if "shared/pipes.py" in frame or "selectors.py" in frame:
+            return "pipes"
         if "(raysync/" in frame:
-            return "raysync"
+            return "rest of raysync"
         if "(ray/" in frame:
-            return "rest of Ray"
-    return "rest of Ray"
+            return "Ray"
+    return "Ray"
 
 
 def sampled(pid: int) -> Counter[str]:
-    """Return py-spy's samples of a process's main thread while it was busy."""
+    """Return py-spy's samples of the threads of a process that run raysync, while they were busy."""
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder, "raw")
         subprocess.run(
@@ -77,7 +72,7 @@ def sampled(pid: int) -> Counter[str]:
         samples: Counter[str] = Counter()
         for line in raw.read_text().splitlines():
             stack, _, count = line.rpartition(" ")
-            if "MainThread" in stack:
+            if "(raysync/cluster/actors/" in stack or "(raysync/cluster/controller.py" in stack:
                 samples[part_of(stack)] += int(count)
         return samples
 
@@ -142,7 +137,7 @@ def measure() -> str:
         name = f"{count} workers" if count > 1 else kind.lower()
         shares = [f"{samples[kind][part] / samples[kind].total():.0%}" for part in PARTS]
         rows.append([name, f"{1000 * used[kind] / (WORKERS * ITERATIONS):.2f}", *shares])
-    header = ["ASP", "ms of processor a gradient", *(f"main thread: {part}" for part in PARTS)]
+    header = ["ASP", "ms of processor a gradient", *PARTS]
     return f"{markdown(header, rows)}\n\n{measured_on()}"
 
 
