@@ -1,14 +1,13 @@
-"""`raysync advise`: which paradigm, which parameters and which batch shares suit a cluster."""
+"""`raysync advise`: which paradigms suit a cluster, and the sweep that trains them."""
 
 from __future__ import annotations
 
 import os
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import TaskProgressColumn
+from rich.progress import MofNCompleteColumn
 
 from raysync.cli.app import (
     AsJson,
@@ -23,14 +22,15 @@ from raysync.cli.app import (
 )
 from raysync.cli.console import console, errors, say
 from raysync.cli.progress_lines import transient_progress
+from raysync.cli.sweep_command import sweep
 from raysync.cli.table import print_answer
 from raysync.config import Experiment
+from raysync.config.yaml_reading import write_yaml
 from raysync.errors import ConfigError
 from raysync.record.storage import check, written
 
 if TYPE_CHECKING:
-    from raysync.predict.exchange import Exchange
-    from raysync.predict.world import World
+    from raysync.predict.step_times.rank_step_times import RankStepTimes
 
 MOST_SEEDS = 1000
 
@@ -39,12 +39,15 @@ MOST_SEEDS = 1000
 def advise(
     file: OptionalFile = None,
     settings: Settings = [],  # noqa: B006 - typer copies it
+    train: Annotated[
+        bool, typer.Option("--train", help="Run the sweep that is advised, and show its answer.")
+    ] = False,
     budget_minutes: Annotated[
-        float, typer.Option(help="Minutes that the search may take, on all cores.")
-    ] = 10.0,
+        float | None, typer.Option(help="With --train: minutes after which all trials are stopped.")
+    ] = None,
     seeds: Annotated[
-        int, typer.Option(max=MOST_SEEDS, help="Runs of each finalist, each with its own seed.")
-    ] = 5,
+        int, typer.Option(min=1, max=MOST_SEEDS, help="Seeds of each trial of the sweep.")
+    ] = 3,
     steps: Annotated[
         list[str],
         typer.Option(
@@ -64,8 +67,7 @@ def advise(
             metavar="NAME",
             help=(
                 "Compare only these, with the parameters given: asp, '{name: ssp, staleness: 5}'."
-                " Default: about eight paradigms with several parameters each, and balanced"
-                " batches."
+                " Default: sixteen, and the servers that suit the best."
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it
@@ -75,31 +77,30 @@ def advise(
     output: Annotated[
         Path,
         typer.Option(
-            "--output",
-            "-o",
-            metavar="FOLDER",
-            help="Folder for the answer and the experiment files to run.",
+            "--output", "-o", metavar="FOLDER", help="Folder for the answer and the sweep's file."
         ),
     ] = Path("advice"),
     as_json: AsJson = False,
     processes: Processes = None,
 ) -> None:
-    """Recommend a paradigm, its parameters, learning rate, servers and batch shares for this
-    cluster and model. Candidates are simulated, first in time only, then the few best with
-    gradients.
+    """Recommend paradigms, servers and batch shares for this cluster and model. Candidates are
+    simulated in time only; the few best are written as a sweep, which --train runs.
     """
-    from raysync.predict import advice_report as report
-    from raysync.predict.advise import SearchOptions, advise
+    from raysync.predict import report
+    from raysync.predict.advise import SWEEP, advise
     from raysync.predict.candidates import paradigms_in
     from raysync.predict.exchange import exchange_of
-    from raysync.predict.search import check_optuna
 
-    check_optuna()
-    processes = processes or os.cpu_count() or 1
-    options = SearchOptions(60 * budget_minutes, seeds, processes, paradigms_in(paradigm))
+    if budget_minutes is not None and not 0 < budget_minutes < float("inf"):
+        raise ConfigError(f"--budget-minutes {budget_minutes:g}: it must be above 0, and finite.")
+    if budget_minutes is not None and not train:
+        raise ConfigError("--budget-minutes: it bounds the trials of --train; add --train.")
+    if train and as_json:
+        raise ConfigError("--json: it has the advice, and not what --train prints; leave one out.")
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output {output}: it is a file; name a folder.")
     check(output, "--output")
+    choices = paradigms_in(paradigm)
     experiment = load_experiment(file, settings)
     chosen_exchange = exchange_of(
         model_bytes=1,  # the experiment has a model
@@ -108,36 +109,54 @@ def advise(
         exchanges=exchange,
         ranks=list(experiment.slots()),
     )
-    world = _world(experiment, steps, chosen_exchange)
-    with transient_progress(TaskProgressColumn()) as progress:
-        bar = progress.add_task("Starting", total=1.0)
+    times, profile = _step_times(experiment, steps)
+    with transient_progress(MofNCompleteColumn()) as progress:
+        bar = progress.add_task("Timing candidates", total=None)
 
-        def show(what: str, used: float) -> None:
-            progress.update(bar, description=what, completed=min(used, 1.0))
+        def show(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
 
-        answer = advise(world, options, time.monotonic, show)
+        answer = advise(
+            experiment,
+            choices=choices,
+            seeds=seeds,
+            steps=times,
+            profile=profile,
+            exchange=chosen_exchange,
+            processes=processes or os.cpu_count() or 1,
+            show=show,
+        )
+    page, advised = output / report.PAGE, output / SWEEP
     with written(output):
-        report.write(answer, output)
+        output.mkdir(parents=True, exist_ok=True)
+        report.write(answer, page)
+        advised.write_text(write_yaml(dict(answer.sweep)), encoding="utf-8")
     if as_json:
         typer.echo(report.as_json(answer))
     else:
         print_answer(report.answer_of(answer))
-    (errors if as_json else console).print_plain(
-        f"The answer: {output / report.PAGE}\nRun it: raysync run {output / report.ADVISED}"
-    )
+    to = errors if as_json else console
+    to.print_plain(f"The answer: {page}\nThe fastest alone: raysync run {advised}")
+    if not train:
+        to.print_plain(f"Train the best ({answer.trials} trials): raysync sweep {advised}")
+        return
+    minutes = [] if budget_minutes is None else [f"sweep.time_budget_s={60 * budget_minutes:g}"]
+    sweep(advised, settings=minutes)
 
 
-def _world(experiment: Experiment, steps: list[str], exchange: Exchange | None) -> World:
-    """Return the world to simulate; unknown step times are measured."""
+def _step_times(
+    experiment: Experiment, steps: list[str]
+) -> tuple[RankStepTimes | None, dict[str, Any] | None]:
+    """Return the step times of `--steps`, or the profile of workers that lack them."""
+    from raysync.predict.advise import uncalibrated_groups
     from raysync.predict.step_times.rank_step_times import read
-    from raysync.predict.world import uncalibrated_groups, world_of
 
     if steps:
-        return world_of(experiment, steps=read(steps), exchange=exchange)
+        return read(steps), None
     if groups := uncalibrated_groups(experiment):
         say(f"Measuring {', '.join(groups)}: their step times are not set ...")
-        return world_of(experiment, profile=_measured_profile(experiment), exchange=exchange)
-    return world_of(experiment, exchange=exchange)
+        return None, _measured_profile(experiment)
+    return None, None
 
 
 def _measured_profile(experiment: Experiment) -> dict[str, Any]:

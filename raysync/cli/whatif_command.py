@@ -42,7 +42,7 @@ def whatif(
             metavar="NAME",
             help=(
                 "A paradigm to try, as in an experiment file: asp, '{name: ssp, staleness: 5}'."
-                " Default: twelve."
+                " Default: sixteen."
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it
@@ -118,6 +118,7 @@ def whatif(
     """Simulate other paradigms on the measured step times of any trainer. The answer has samples
     per second, waiting, staleness and lost worker-hours; nothing is trained.
     """
+    from raysync.predict import report
     from raysync.predict.candidates import paradigms_in
     from raysync.predict.curves import axis_of
     from raysync.predict.exchange import exchange_of
@@ -149,15 +150,13 @@ def whatif(
             progress.update(bar, completed=done, total=total)
 
         answer = predict(times, options, choices, show)
-    from raysync.predict import what_if_report
-
     if as_json:
-        typer.echo(what_if_report.as_json(answer))
+        typer.echo(report.as_json(answer))
     else:
-        print_answer(what_if_report.answer_of(answer))
+        print_answer(report.answer_of(answer))
     if output is not None:
         with written(output):
-            what_if_report.write(answer, output)
+            report.write(answer, output)
         (errors if as_json else console).print_plain(f"Written: {output}")
 
 

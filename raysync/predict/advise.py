@@ -1,314 +1,387 @@
-"""From an experiment to an answer: timing, learning rates, comparison, and what would change it."""
+"""From an experiment to a sweep of the few candidates that are worth training."""
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 from statistics import fmean
+from typing import Any
 
-from raysync.config import ParadigmChoice
-from raysync.engine.demands import refuse_of_update
-from raysync.errors import ConfigError, RunFailed
-from raysync.predict.candidates import Candidate, Space
-from raysync.predict.finalists import Goal, Tuning, compare, tune
-from raysync.predict.remedies import growth
-from raysync.predict.runner import Budget, Runner, Show, runner_for
-from raysync.predict.runs import Now, Outcome, PlannedRun
-from raysync.predict.search import Timed, check_optuna, finalists, search, with_best_servers
+from raysync import config
+from raysync.config import Experiment, Local, ParadigmChoice
+from raysync.engine.demands import check_metrics, refuse_of_update
+from raysync.errors import ConfigError
+from raysync.predict.candidates import SYNCHRONOUS, Candidate, candidates_of, standard_paradigms
+from raysync.predict.comparison import Comparison, Prediction, Show, compare
+from raysync.predict.exchange import Exchange, collective_of
+from raysync.predict.remedies import SHARDS, server_choices
 from raysync.predict.setting import Setting
-from raysync.predict.world import World
-from raysync.results.collection import Criteria
-from raysync.results.columns import WHOLE_WORK, Measure, final_measure, time_measure
-from raysync.results.ranking import Ranked, Standings
-from raysync.results.statistics import estimate
+from raysync.predict.step_times.rank_step_times import RankStepTimes
+from raysync.results.ranking import ALIKE
+from raysync.training.preparation import TrainingPlan, prepare
 
-FINALISTS = 5
-TIMED, TUNED, COMPARED, CHANGED = 0.2, 0.5, 0.9, 1.0
-"""The shares of the budget that are used at the end of each stage, at most."""
-TIMED_ALONE = 0.7
-"""The share of the budget that timing has where nothing is trained."""
-
-
-@dataclass(frozen=True)
-class SearchOptions:
-    """How to search: for how long, with how many seeds, and among which paradigms."""
-
-    budget_s: float
-    seeds: int = 3
-    processes: int = 1
-    choices: tuple[ParadigmChoice, ...] = ()
-    """The paradigms that may be advised, as they are; none: about eight, with their parameters."""
-
-    def __post_init__(self) -> None:
-        if not 0 < self.budget_s < float("inf"):
-            raise ConfigError(
-                f"--budget-minutes {self.budget_s / 60:g}: it must be above 0, and finite."
-            )
-        if self.seeds < 1:
-            raise ConfigError(f"--seeds {self.seeds}: one at least; an interval needs two.")
+SWEEP = "advised-sweep.yaml"
+MOST = 5
+"""The candidates that the sweep trains, at most."""
+RATES = (0.5, 1.0, 2.0)
+"""The learning rates that it tries, in those of the experiment."""
+HELD_OUT = 10
+"""One training sample in so many is held out where there is no validation set."""
+SIMULATED: Mapping[str, Any] = {
+    "engine": "virtual",
+    "keep": "none",
+    "stop": None,
+    "checkpoint": None,
+    "track": [],
+    "callbacks": [],
+    "sweep": None,
+    "switch_search": None,
+    "published": None,
+}
+"""The settings of every simulated run."""
+MEASURED = ("workers", "network", "cluster")
+"""The settings that `--steps`, a profile or `--link` may replace."""
 
 
 @dataclass(frozen=True)
-class Changed:
-    """The contenders on a changed cluster."""
+class Planned:
+    """An experiment as it is simulated: with the step times that are known of its workers."""
 
-    change: str
-    """The name of the change in a sentence: with what, or without which worker."""
-    standings: Standings
-    todays_best_s: float
-    """The predicted seconds of what is best today."""
+    plan: TrainingPlan
+
+    @property
+    def whole_samples(self) -> int:
+        return self.plan.workload_samples
+
+    @property
+    def names(self) -> Mapping[str, str]:
+        return {slot: slot for slot in self.plan.experiment.slots()}
+
+    def setting(self, candidate: Candidate) -> Setting:
+        experiment, choice = candidate.applied_to(self.plan.experiment), candidate.choice
+        setting = Setting.of(replace(self.plan, experiment=experiment), choice)
+        if setting is None:
+            raise ConfigError(f"--paradigm {choice.label}: it cuts the model into stages.")
+        if why := experiment.make(choice).infeasible_reason(experiment.worker_count):
+            raise ConfigError(f"--paradigm {choice.label}: {why}.")
+        return setting.paced()
 
 
 @dataclass(frozen=True)
 class Advice:
-    """What suits an experiment and its cluster, and what would change that."""
-
-    world: World
-    options: SearchOptions
-    timed: tuple[Timed, ...]
-    contenders: Mapping[str, Candidate]
-    """Label -> one of the few best."""
-    outcomes: Mapping[str, Mapping[int, Outcome]]
-    """Label -> seed -> its run: with gradients, unless nothing was trained."""
-    tuning: Tuning | None
-    time: Standings
-    """The contenders, ranked by the time to the target; by that of the whole work if nothing was
-    trained."""
-    final: Standings | None
-    """The contenders, ranked by the final metric on the validation set; None: nothing was
-    trained."""
-    changed: tuple[Changed, ...]
+    experiment: Experiment
+    """The user's."""
+    comparison: Comparison
+    finalists: tuple[Prediction, ...]
+    """What is worth training: BSP, and what no other beats in both speed and staleness."""
+    sweep: Mapping[str, Any]
+    """The settings of the user's experiment with the sweep of the finalists."""
+    trials: int
     remarks: tuple[str, ...]
-    used_s: float
-    trained: bool = True
-
-    @property
-    def best(self) -> Candidate:
-        return self.contenders[self.time.first.paradigm]
-
-    @property
-    def best_model(self) -> Candidate | None:
-        return None if self.final is None else self.contenders[self.final.first.paradigm]
-
-    @property
-    def seeds(self) -> list[int]:
-        return sorted(next(iter(self.outcomes.values())))
-
-    def mean(self, label: str, key: str) -> float | None:
-        values = [each.value(key) for each in self.outcomes[label].values()]
-        present = [value for value in values if value is not None]
-        return fmean(present) if present else None
-
-    def applied(self, label: str) -> Counter[str]:
-        """Return slot -> its pushes that were not dropped, of all seeds together."""
-        return sum((Counter(each.applied) for each in self.outcomes[label].values()), Counter())
-
-    def shares(self, label: str) -> dict[str, int]:
-        return self.outcomes[label][self.seeds[0]].shares
 
 
 def advise(
-    world: World, options: SearchOptions, now: Now, show: Show = lambda what, used: None
+    experiment: Experiment,
+    *,
+    choices: Sequence[ParadigmChoice] = (),
+    seeds: int = 3,
+    steps: RankStepTimes | None = None,
+    profile: Mapping[str, Any] | None = None,
+    exchange: Exchange | None = None,
+    processes: int = 1,
+    show: Show = lambda done, total: None,
 ) -> Advice:
-    """Find what suits an experiment and its cluster.
+    """Find what suits an experiment and its cluster, in time only.
 
     Args:
-        world: the experiment, as it is simulated.
-        options: the budget, the seeds, the paradigms.
-        now: a clock in seconds that all processes share; picklable.
+        experiment: the user's.
+        choices: the paradigms; none: the standard ones, and the servers that suit the best.
+        seeds: of each trial of the sweep.
+        steps: the workers' measured step times, in place of those that it gives.
+        profile: the measured workers and network, in place of those that it gives.
+        exchange: the links and servers, in place of those that it gives.
+        processes: as many as may simulate.
         show: see `Show`.
 
     Raises:
-        ConfigError: Optuna is not installed, or the budget did not even allow to time BSP.
-        RunFailed: no candidate finishes.
+        ConfigError: the step times are of other workers, or they cannot have a paradigm.
+        RunFailed: a process was lost, by want of memory for example.
     """
-    check_optuna()
-    for choice in options.choices:
-        refuse_of_update(world.plan.experiment, choice)
-    budget = Budget(options.budget_s, now)
-    with runner_for(world.plan, budget, options.processes, show) as runner:
-        return _advise(world, options, runner)
+    for choice in choices:
+        refuse_of_update(experiment, choice)
+    plan = prepare(config.validate(_simulated(experiment, steps, profile, exchange)))
+    check_metrics(plan.experiment, plan.metrics, plan.primary)
+    planned, simulated = Planned(plan), plan.experiment
+    candidates = _candidates(experiment, simulated, choices, exchange)
+    comparison = compare(planned, candidates, processes, show)
+    if exchange is None:
+        servers = [
+            Candidate(best.candidate.choice, servers)
+            for best in comparison.best
+            if planned.setting(best.candidate).has_server
+            for servers in server_choices(simulated, SHARDS)
+        ]
+        if servers:
+            comparison = compare(planned, [*candidates, *servers], processes, show)
+    few = (
+        finalists(comparison.predictions, len(choices) or MOST)
+        if not choices
+        else [*{one.candidate.choice.label: one for one in reversed(comparison.by_rate)}.values()]
+    )
+    sweep, more = _sweep(experiment, plan, few, seeds)
+    remarks = [*_remarks_on_times(plan, steps), *more]
+    return Advice(
+        experiment=experiment,
+        comparison=comparison,
+        finalists=tuple(few),
+        sweep=sweep,
+        trials=prod(map(len, sweep["sweep"]["grid"].values())),
+        remarks=tuple(remarks),
+    )
 
 
-def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
-    budget, experiment = runner.budget, world.plan.experiment
-    seeds = _seeds(experiment.seeds or (experiment.seed,), options.seeds)
-    trains = experiment.trains
-    space = Space(experiment, options.choices, *world.exchanges)
-    timed = search(space, runner, seeds, TIMED if trains else TIMED_ALONE)
-    if not timed:
-        raise _untimed_error(options, runner)
-    best = with_best_servers(timed) if options.choices else finalists(timed, FINALISTS)
-    remarks = list(world.remarks)
-    contenders = {each.candidate.label: each.candidate for each in best}
-    outcomes: dict[str, dict[int, Outcome]] = {
-        each.candidate.label: dict(each.outcomes) for each in best
-    }
-    tuning = None
-    if trains:
-        trained = _train(world, best, seeds, runner)
-        if trained is None:
+def finalists(predictions: Sequence[Prediction], most: int = MOST) -> list[Prediction]:
+    """Return the few that are worth training, each paradigm with the servers that suit it best.
+
+    They are those that no other beats in speed, staleness and the samples of an update together:
+    the fastest of each kind (fresh with small updates, fresh with large ones, stale), then others
+    by speed; and plain BSP, which all are compared with. Of candidates that are equally fast the
+    one that was tried first counts, so the simpler one.
+    """
+    paradigms: dict[str, Prediction] = {}
+    for one in predictions:
+        known = paradigms.get(label := one.candidate.choice.label)
+        if known is None or one.seconds < (1 - ALIKE) * known.seconds:
+            paradigms[label] = one
+    every = list(paradigms.values())
+    plain = paradigms.get(SYNCHRONOUS)
+    front = sorted(
+        (one for one in every if not any(_beats(other, one, every) for other in every)),
+        key=lambda one: one.seconds,
+    )
+    usual = plain.update_samples if plain is not None else 0.0
+
+    def kind(one: Prediction) -> tuple[bool, bool]:
+        return one.staleness_max > 0, one.update_samples > (1 + ALIKE) * usual
+
+    of_kinds: dict[tuple[bool, bool], Prediction] = {}
+    for one in front:
+        of_kinds.setdefault(kind(one), one)
+    chosen = {one.label: one for one in ([plain] if plain else []) + [*of_kinds.values(), *front]}
+    return list(chosen.values())[:most]
+
+
+def _beats(other: Prediction, one: Prediction, every: Sequence[Prediction]) -> bool:
+    """Return whether another is nowhere worse, and somewhere better or tried before."""
+    if other is one or other.seconds > (1 + ALIKE) * one.seconds:
+        return False
+    worse = (
+        other.staleness_mean.value > one.staleness_mean.value
+        or other.update_samples > (1 + ALIKE) * one.update_samples
+    )
+    is_faster = other.seconds < (1 - ALIKE) * one.seconds
+    return not worse and (is_faster or every.index(other) < every.index(one))
+
+
+# ---- what is simulated ----
+
+
+def _candidates(
+    experiment: Experiment,
+    simulated: Experiment,
+    choices: Sequence[ParadigmChoice],
+    exchange: Exchange | None,
+) -> list[Candidate]:
+    # on Ray there is no all-reduce, so none can be advised there
+    is_virtual = experiment.engine == "virtual"
+    tried = choices or [
+        choice
+        for choice in standard_paradigms(simulated.worker_count, local=simulated.local is None)
+        if choice.name != "balanced" or simulated.global_batch > simulated.worker_count
+    ]
+    if exchange is not None:
+        return candidates_of(tried, exchange if is_virtual else replace(exchange, collectives=()))
+    found = [Candidate(choice) for choice in tried]
+    if is_virtual and simulated.describes_all_reduce and not choices:
+        rings = (collective_of(choice, "ring") for choice in tried)
+        found += [Candidate(ring) for ring in rings if ring is not None]
+    return found
+
+
+def _simulated(
+    experiment: Experiment,
+    steps: RankStepTimes | None,
+    profile: Mapping[str, Any] | None,
+    exchange: Exchange | None,
+) -> dict[str, Any]:
+    """Return the settings of the simulated experiment."""
+    settings: dict[str, Any] = experiment.model_dump(mode="json", exclude={"profile"}) | dict(
+        SIMULATED
+    )
+    # the task brings the settings that the file does not give
+    for name in ("update", "local") if experiment.local else ("update",):
+        settings[name] = getattr(experiment, name).model_dump(mode="json", exclude_unset=True)
+    if profile is not None:
+        settings |= profile
+    if steps is not None:
+        if steps.steps_per_exchange > 1:
+            raise ConfigError(
+                f"--steps: gradients of {steps.steps_per_exchange} steps accumulate in"
+                f" {steps.source}, which only raysync whatif simulates."
+            )
+        settings["workers"] = _traced(experiment, steps)
+    if exchange is not None:
+        size = settings["network"]["vector_bytes"]
+        links = exchange.network({slot: slot for slot in experiment.slots()})
+        settings["network"] |= {"link": {}, "nodes": []} | links | {"vector_bytes": size}
+        settings["cluster"]["server_shards"] = exchange.first_servers
+    return settings
+
+
+def _traced(experiment: Experiment, steps: RankStepTimes) -> list[dict[str, Any]]:
+    """Return the worker groups with the step times of ranks, by name or else in their order."""
+    slots = list(experiment.slots())
+    if len(steps.steps) != len(slots):
+        raise ConfigError(
+            f"--steps: {steps.source} has {len(steps.steps)} ranks, and the experiment"
+            f" {len(slots)} workers."
+        )
+    by_name = set(slots) == set(steps.steps)
+    seconds = steps.steps if by_name else dict(zip(slots, steps.steps.values(), strict=True))
+    groups = []
+    for group in experiment.workers:
+        members = [slot for slot, each in experiment.slots().items() if each.name == group.name]
+        described = group.model_dump(mode="json", exclude_defaults=True)
+        for setting in ("step_s", "flops_per_s", "jitter", "speed"):
+            described.pop(setting, None)
+        if group.per_sample_s is not None:
+            # the form stays, so that other batches can be predicted; its scale is the measured one
+            size = group.batch_size or experiment.batch_size
+            predicted_s = max(group.floor_s, group.fixed_s + group.per_sample_s * size)
+            measured_s = fmean(fmean(seconds[slot]) for slot in members)
+            drawn = [value for slot in members for value in seconds[slot]]
+            described |= {
+                "speed": predicted_s / measured_s,
+                "jitter": {"distribution": "empirical", "samples": drawn},
+            }
+        else:
+            described["trace"] = [list(seconds[slot]) for slot in members]
+        groups.append(described)
+    return groups
+
+
+def uncalibrated_groups(experiment: Experiment) -> Sequence[str]:
+    """Return the groups of an experiment for Ray that do not say how long their steps take."""
+    if experiment.engine == "virtual":
+        return ()
+    return [group.name for group in experiment.workers if not group.emulates_steps]
+
+
+def _remarks_on_times(plan: TrainingPlan, steps: RankStepTimes | None) -> Iterator[str]:
+    if steps is not None:
+        yield f"Step times: {steps.source}."
+        yield from steps.remarks
+    if plan.estimated_s:
+        yield (
+            f"Step times of {', '.join(plan.estimated_s)} are estimated from the operations of a"
+            " step, because the experiment does not set them. To measure them, use raysync"
+            " calibrate."
+        )
+
+
+# ---- the sweep ----
+
+
+def _sweep(
+    experiment: Experiment, plan: TrainingPlan, few: Sequence[Prediction], seeds: int
+) -> tuple[dict[str, Any], list[str]]:
+    """Return the settings of the user's experiment with the sweep of the finalists, and remarks.
+
+    On the virtual engine its workers are those that were simulated. All trials have the servers of
+    the fastest. Local steps have the experiment's optimizer, and the mean of the workers' weights.
+    """
+    simulated = plan.experiment
+    remarks: list[str] = []
+    left_out = {"profile", "paradigms", "seeds", "sweep", "switch_search"}
+    settings: dict[str, Any] = experiment.model_dump(
+        mode="json", exclude_unset=True, exclude=left_out
+    )
+    for name in ("update", "local") if experiment.local else ("update",):
+        settings[name] = getattr(simulated, name).model_dump(mode="json", exclude_unset=True)
+    if experiment.engine == "virtual":
+        settings |= {
+            name: block
+            for name, block in simulated.model_dump(mode="json", exclude_defaults=True).items()
+            if name in MEASURED and getattr(simulated, name) != getattr(experiment, name)
+        }
+    fastest = min(few, key=lambda one: one.seconds).candidate
+    if fastest.servers is not None:
+        count, placement = fastest.servers
+        servers = {"server_shards": count, "server_placement": placement}
+        settings["cluster"] = settings.get("cluster", {}) | servers
+        remarks.append(f"All trials have what suits the fastest: {_text(servers)}.")
+    if experiment.trains and plan.model.validation_set is None:
+        if experiment.names_a_task:
             remarks.append(
-                f"The budget did not allow one training of each of the {len(best)} finalists, so"
-                " the answer rests on times alone. Set more --budget-minutes."
+                f"Task {plan.task.name} has no validation_set: the sweep would choose learning"
+                " rates on the test set. Give the task one."
             )
         else:
-            tuning, outcomes = trained
-            contenders = {each.label: each for each in tuning.contenders}
-            remarks += _training_remarks(tuning, outcomes, seeds)
-    criteria = Criteria(world.plan.primary, experiment.target) if tuning else Criteria(None, None)
-    measure, final = time_measure(criteria), final_measure(criteria)
-    standings = _standings(measure, outcomes)
-    if standings.first.value.count == 0:
-        remarks.append(
-            f"No run reached the target ({experiment.target.words if experiment.target else ''}):"
-            " the answer ranks by the time of the whole work."
-        )
-        measure = WHOLE_WORK
-        standings = _standings(measure, outcomes)
-        if standings.first.value.count == 0:
-            raise RunFailed(
-                "\n".join(["No candidate finishes its training.", *_failure_lines(runner)])
+            held_out = max(1, len(plan.model.train_set) // HELD_OUT)  # type: ignore[arg-type]
+            data = experiment.data.model_dump(mode="json", exclude_unset=True)
+            settings["data"] = data | {"validation_samples": held_out}
+            settings["workload"] = {"samples": plan.workload_samples}
+            remarks.append(
+                f"{held_out:,} training samples are held out: the sweep chooses on them, not on the"
+                " test set."
             )
-    changed = _time_changes(
-        world, list(contenders.values()), outcomes, measure, standings, seeds, runner
-    )
-    remarks += _failure_lines(runner)
-    return Advice(
-        world=world,
-        options=options,
-        timed=tuple(timed),
-        contenders=contenders,
-        outcomes=outcomes,
-        tuning=tuning,
-        time=standings,
-        final=None if final is None else _standings(final, outcomes),
-        changed=changed,
-        remarks=tuple(remarks),
-        used_s=budget.spent_s,
-        trained=tuning is not None,
-    )
-
-
-def _seeds(given: Sequence[int], count: int) -> tuple[int, ...]:
-    more = range(max(given) + 1, max(given) + 1 + count)
-    return (*given, *more)[:count]
-
-
-def _untimed_error(options: SearchOptions, runner: Runner) -> ConfigError | RunFailed:
-    if runner.budget.is_used(TIMED):
-        return ConfigError(
-            f"--budget-minutes {options.budget_s / 60:g}: it was used up before any candidate had"
-            " been timed; give more."
-        )
-    return RunFailed("\n".join(["No candidate finishes its work.", *_failure_lines(runner)]))
-
-
-def _train(
-    world: World, best: Sequence[Timed], seeds: Sequence[int], runner: Runner
-) -> tuple[Tuning, dict[str, dict[int, Outcome]]] | None:
-    """Tune and compare; None: the time was up before there was one seed of all."""
-    plan = world.plan
-    assert plan.experiment.target is not None, "a world that trains without a target"
-    goal = Goal(plan.experiment.target, plan.primary)
-    candidates = [each.candidate for each in best]
-    tuning = tune(candidates, plan.experiment.update.lr, goal, runner, max(seeds) + 1, TUNED)
-    compared = compare(tuning.contenders, runner, seeds, COMPARED)
-    return (tuning, compared) if all(compared.values()) else None
-
-
-def _training_remarks(
-    tuning: Tuning, outcomes: Mapping[str, Mapping[int, Outcome]], seeds: Sequence[int]
-) -> list[str]:
-    remarks = []
-    if len(tuning.rates) < 2:
+    if experiment.trains and experiment.target is None:
         remarks.append(
-            "The budget did not allow a search for learning rates: all candidates use the"
-            " experiment's rate."
+            "There is no target, so the sweep compares final models; to compare the time to one,"
+            " set target: {metric: accuracy, at_least: 0.9} in the sweep's file."
         )
-    done = len(next(iter(outcomes.values())))
-    if done < len(seeds):
-        remarks.append(f"The budget allowed {done} of {len(seeds)} seeds.")
-    return remarks
-
-
-def _failure_lines(runner: Runner) -> list[str]:
-    """Say why candidates failed, a line for each reason."""
-    labels: dict[str, list[str]] = {}
-    for label, reason in runner.failures.items():
-        labels.setdefault(reason, []).append(label)
-    return [f"Failed: {'; '.join(alike)}: {reason}" for reason, alike in labels.items()]
-
-
-def _standings(measure: Measure, outcomes: Mapping[str, Mapping[int, Outcome]]) -> Standings:
-    return _ranked(
-        measure,
-        {
-            label: {seed: outcome.value(measure.key) for seed, outcome in runs.items()}
-            for label, runs in outcomes.items()
-        },
+    choices = list({one.candidate.choice.label: one.candidate.choice for one in few}.values())
+    as_in_file = _rows(simulated, fastest.choice, rates=(1.0,))
+    settings["paradigm"] = (
+        as_in_file[0] if fastest.choice.name == "local" else _spec(fastest.choice)
     )
+    first = experiment.seeds or (experiment.seed,)
+    more = range(max(first) + 1, max(first) + 1 + seeds)
+    rows = [row for choice in choices for row in _rows(simulated, choice)]
+    settings["sweep"] = {"grid": {"paradigm": rows, "seed": [*first, *more][:seeds]}}
+    settings = {name: block for name, block in settings.items() if block != {}}
+    config.validate(settings, source=SWEEP)
+    return settings, remarks
 
 
-def _ranked(measure: Measure, values: Mapping[str, dict[int, float | None]]) -> Standings:
-    sign = -1.0 if measure.rises else 1.0
-    ranked = [
-        Ranked(label, estimate(list(seeds.values())), seeds) for label, seeds in values.items()
+def _text(settings: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}: {value}" for name, value in settings.items())
+
+
+def _spec(choice: ParadigmChoice) -> Any:
+    return {"name": choice.name, **choice.parameters} if choice.parameters else choice.name
+
+
+def _rows(
+    experiment: Experiment, choice: ParadigmChoice, rates: Sequence[float] = RATES
+) -> list[Any]:
+    """Return the paradigm as the grid has it, once with each learning rate."""
+    if not experiment.trains:
+        return [_spec(choice)]
+    spec = {"name": choice.name, **choice.parameters}
+    update, local = experiment.update, experiment.local
+    if local is not None:
+        return [spec | {"set": {"local.lr": lr}} for lr in _times(local.lr, rates)]
+    if choice.name != "local":
+        return [spec | {"set": {"update.lr": lr}} for lr in _times(update.lr, rates)]
+    # the server takes the mean of the workers' weights, which the optimizer of the file has made
+    own = update.model_dump(mode="json", exclude_unset=True, include=set(Local.model_fields))
+    return [
+        spec | {"set": {"local": own | {"lr": lr}, "update": {"lr": 1.0}}}
+        for lr in _times(update.lr, rates)
     ]
-    ranked.sort(key=lambda row: (-row.share, sign * (row.value.mean or 0.0)))
-    return Standings(measure, tuple(ranked))
 
 
-def _time_changes(
-    world: World,
-    contenders: Sequence[Candidate],
-    outcomes: Mapping[str, Mapping[int, Outcome]],
-    measure: Measure,
-    standings: Standings,
-    seeds: Sequence[int],
-    runner: Runner,
-) -> tuple[Changed, ...]:
-    """Time the contenders on changed clusters.
-
-    A predicted time to the target is the measured one, times the ratio of the two clusters' times
-    for the same work: the number of samples until the target is taken to stay.
-    """
-    seeds = [seed for seed in seeds if seed in next(iter(outcomes.values()))]
-    found = []
-    before = _whole_work_s(contenders, "", seeds, runner)
-    if before is None:
-        return ()
-    setting = Setting(world.plan, world.plan.experiment.paradigm)
-    for change, _ in growth(setting):
-        after = _whole_work_s(contenders, change, seeds, runner)
-        if after is None:
-            break
-        predicted: dict[str, dict[int, float | None]] = {each.label: {} for each in contenders}
-        for label, by_seed in predicted.items():
-            for seed in seeds:
-                value, run = outcomes[label][seed].value(measure.key), (label, seed)
-                is_known = value is not None and run in before and run in after
-                by_seed[seed] = value * after[run] / before[run] if is_known else None  # type: ignore[operator]
-        todays_best = predicted[standings.first.paradigm].values()
-        finished = [value for value in todays_best if value is not None]
-        if finished:
-            found.append(Changed(change, _ranked(measure, predicted), fmean(finished)))
-    return tuple(found)
-
-
-def _whole_work_s(
-    contenders: Sequence[Candidate], change: str, seeds: Sequence[int], runner: Runner
-) -> dict[tuple[str, int], float] | None:
-    """Return (label, seed) -> the seconds of the whole work; None: the time was up."""
-    keys = [(each, seed) for each in contenders for seed in seeds]
-    tasks = [PlannedRun(each, seed, change=change) for each, seed in keys]
-    outcomes = runner.all(tasks, CHANGED, "Changing the cluster")
-    if runner.budget.is_used(CHANGED):
-        return None
-    seconds = {
-        (candidate.label, seed): outcome.value("seconds")
-        for (candidate, seed), outcome in zip(keys, outcomes, strict=True)
-        if outcome is not None
-    }
-    return {key: value for key, value in seconds.items() if value}
+def _times(lr: float, factors: Sequence[float]) -> list[float]:
+    return [float(f"{factor * lr:.4g}") for factor in factors]

@@ -16,13 +16,13 @@ from functools import cache
 from math import sqrt
 from typing import Literal, get_args
 
-from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError, unknown_name
 from raysync.predict.candidates import Candidate
 from raysync.predict.diagnosis import network_limit
 from raysync.predict.exchange import bytes_per_s
 from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.processes import pool
+from raysync.predict.remedies import with_local_steps
 from raysync.predict.setting import Setting
 
 AxisName = Literal["workers", "link", "batch", "steps"]
@@ -183,17 +183,11 @@ def _variation(ranks: MeasuredRanks, candidate: Candidate, name: AxisName) -> Va
     if name == "batch":
         return lambda at: (ranks.with_batch(int(at)), candidate)
     if name == "steps":
-        return lambda at: (ranks, _with_local_steps(candidate, int(at)))
+        choice = candidate.choice
+        return lambda at: (ranks, replace(candidate, choice=with_local_steps(choice, int(at))))
     exchange = ranks.exchange
     assert exchange is not None, "a link that carries nothing"
     return lambda at: (replace(ranks, exchange=exchange.with_rate(at)), candidate)
-
-
-def _with_local_steps(candidate: Candidate, steps: int) -> Candidate:
-    choice = candidate.choice
-    inner = {"name": choice.name, **choice.parameters}
-    local = {"name": "local", "paradigm": inner, "steps": steps}
-    return replace(candidate, choice=ParadigmChoice.model_validate(local))
 
 
 def _warm_up(ranks: MeasuredRanks, candidate: Candidate) -> Setting:

@@ -1,4 +1,4 @@
-"""The figures of both pages: how fast, where the time went, at which staleness, and which rank."""
+"""The figures of an answer: how fast, where the time went, at which staleness, and which rank."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from raysync.predict.advise import Advice
-from raysync.predict.curves import MBIT, Axis
+from raysync.config.durations import Steps
+from raysync.predict.comparison import Comparison, Prediction
+from raysync.predict.curves import MBIT, Axis, Curve
 from raysync.predict.intervals import Interval
-from raysync.predict.what_if import HOUR_S, Prediction, WhatIf
 from raysync.results.figures.primitives import (
     Figure,
     Series,
@@ -34,32 +34,42 @@ STALENESS = axis("mean staleness (versions)", rangemode="tozero")
 Rows = Sequence[tuple[Series, Prediction]]
 
 
-# ---- what if ----
-
-
-def figures_of_what_if(answer: WhatIf) -> list[Figure]:
-    rows = [(Series(one.label, (), i), one) for i, one in enumerate(answer.predictions)]
-    ranked = sorted(rows, key=lambda row: -row[1].steps_per_s.value)
+def figures_of(
+    comparison: Comparison,
+    unit: str,
+    samples: int,
+    times: Steps | None = None,
+    curves: Sequence[Curve] = (),
+) -> list[Figure]:
+    """
+    Args:
+        comparison: of candidates.
+        unit: what is counted per second: samples, or steps.
+        samples: of one of them.
+        times: the measured steps of ranks, if there are some.
+        curves: of the best.
+    """
+    rows = [(Series(one.label, (), i), one) for i, one in enumerate(comparison.predictions)]
+    ranked = sorted(rows, key=lambda row: -row[1].samples_per_s.value)
+    labels, per_s = [one.label for one in comparison.predictions], f"{unit} per second"
     return [
-        _rate_bars(ranked),
-        _activity_bars(ranked, len(answer.times.steps)),
-        _trade_off(rows),
-        _ranks(answer),
+        _rate_bars(ranked, per_s, samples),
+        _activity_bars(ranked),
+        _trade_off(rows, per_s, samples),
+        *([] if times is None else [_ranks(times)]),
         _waiting(rows),
-        *_curves(answer),
+        *_curves(curves, labels, per_s, samples),
     ]
 
 
-def _what_if_figure(key: str, title: str, caption: str, **more: Any) -> Figure:
-    return Figure(key=key, section="What if?", title=title, caption=caption, **more)
+def _figure(key: str, title: str, caption: str, **more: Any) -> Figure:
+    return Figure(key=key, section="Simulated", title=title, caption=caption, **more)
 
 
-def _rate_bars(rows: Rows) -> Figure:
-    unit = _unit(rows[0][1])
-    traces = (
-        _bar(series, _rate(one).value, unit, error_x=_whiskers(_rate(one))) for series, one in rows
-    )
-    return _what_if_figure(
+def _rate_bars(rows: Rows, unit: str, samples: int) -> Figure:
+    rates = ((series, one.samples_per_s.times(1 / samples)) for series, one in rows)
+    traces = (_bar(series, rate.value, unit, error_x=_whiskers(rate)) for series, rate in rates)
+    return _figure(
         "rate",
         "How fast",
         f"{unit.capitalize()} that were applied; whiskers: 95% interval.",
@@ -67,29 +77,21 @@ def _rate_bars(rows: Rows) -> Figure:
     )
 
 
-def _rate(prediction: Prediction) -> Interval:
-    return prediction.samples_per_s or prediction.steps_per_s
-
-
-def _unit(prediction: Prediction) -> str:
-    return "steps per second" if prediction.samples_per_s is None else "samples per second"
-
-
 def _whiskers(interval: Interval) -> dict[str, Any]:
     return whiskers(interval.value, interval.low, interval.high)
 
 
-def _activity_bars(rows: Rows, workers: int) -> Figure:
+def _activity_bars(rows: Rows) -> Figure:
     traces: list[Trace] = []
     for series, one in rows:
         wait, computing = one.wait_fraction.value, one.computing_fraction
-        dropped = one.lost_worker_hours.value * HOUR_S / (workers * one.seconds) - wait
+        dropped = one.lost_worker_hours.value / one.worker_hours - wait
         shares = (computing, dropped, 1 - computing - dropped - wait, wait)
         for (activity, percent), share in zip(ACTIVITIES, shares, strict=True):
             color = series.pale(percent) if percent < 100 else series.color
             trace = _bar(series, 100 * max(0.0, share), f"% {activity}", marker={"color": color})
             traces.append(trace | {"showlegend": activity == "computing"})
-    return _what_if_figure(
+    return _figure(
         "time",
         "Where the time went",
         "Share of all workers' time, in %: computing (full colour), computing pushes that were"
@@ -98,7 +100,8 @@ def _activity_bars(rows: Rows, workers: int) -> Figure:
     )
 
 
-def _trade_off(rows: Rows) -> Figure:
+def _trade_off(rows: Rows, unit: str, samples: int) -> Figure:
+    rates = [(series, one, one.samples_per_s.times(1 / samples)) for series, one in rows]
     traces: list[Trace] = [
         {
             **series.trace,
@@ -106,24 +109,24 @@ def _trade_off(rows: Rows) -> Figure:
             "mode": "markers",
             "marker": {"color": series.color, "size": 11},
             "x": numbers([one.staleness_mean.value]),
-            "y": numbers([_rate(one).value]),
-            "error_y": _whiskers(_rate(one)),
+            "y": numbers([rate.value]),
+            "error_y": _whiskers(rate),
             "hovertemplate": f"{plain(series.label)}: %{{y}} at %{{x}}<extra></extra>",
         }
-        for series, one in rows
+        for series, one, rate in rates
     ]
-    return _what_if_figure(
+    return _figure(
         "trade-off",
         "Speed against staleness",
         "To the upper left is better. What staleness costs in accuracy is not known here.",
         traces=traces,
-        layout={"xaxis": STALENESS, "yaxis": axis(_unit(rows[0][1]), rangemode="tozero")},
+        layout={"xaxis": STALENESS, "yaxis": axis(unit, rangemode="tozero")},
     )
 
 
-def _ranks(answer: WhatIf) -> Figure:
+def _ranks(times: Steps) -> Figure:
     low, middle, high = (
-        [float(np.quantile(seconds, share)) for seconds in answer.times.steps.values()]
+        [float(np.quantile(seconds, share)) for seconds in times.values()]
         for share in (0.05, 0.5, 0.95)
     )
     trace: Trace = {
@@ -131,7 +134,7 @@ def _ranks(answer: WhatIf) -> Figure:
         "type": "scatter",
         "mode": "markers",
         "marker": {"color": "$text", "size": 6},
-        "x": [plain(rank) for rank in answer.times.steps],
+        "x": [plain(rank) for rank in times],
         "y": numbers(middle),
         "error_y": {
             "type": "data",
@@ -143,7 +146,7 @@ def _ranks(answer: WhatIf) -> Figure:
         },
         "hovertemplate": "%{x}: %{y} s<extra></extra>",
     }
-    return _what_if_figure(
+    return _figure(
         "ranks",
         "Step times of the ranks",
         "As measured, in seconds: median, and from the 5th to the 95th percentile.",
@@ -163,7 +166,7 @@ def _waiting(rows: Rows) -> Figure:
         )
         for series, one in rows
     ]
-    return _what_if_figure(
+    return _figure(
         "waiting",
         "Who waits",
         "Share of each rank's own time that it waits, in %. Those that do not wait are waited for.",
@@ -173,22 +176,21 @@ def _waiting(rows: Rows) -> Figure:
     )
 
 
-def _curves(answer: WhatIf) -> Iterator[Figure]:
-    labels = [one.label for one in answer.predictions]
-    scale = 1 if answer.ranks.batch_size is not None else 1 / answer.ranks.samples
-    unit = _unit(answer.predictions[0])
-    for varied, of_axis in groupby(answer.curves, key=lambda curve: curve.axis):
+def _curves(
+    curves: Sequence[Curve], labels: Sequence[str], unit: str, samples: int
+) -> Iterator[Figure]:
+    for varied, of_axis in groupby(curves, key=lambda curve: curve.axis):
         traces: list[Trace] = []
         for curve in of_axis:
             series = Series(curve.candidate.label, (), labels.index(curve.candidate.label))
             x = numbers([_in_unit(varied, point.at) for point in curve.points])
-            y = [scale * point.samples_per_s for point in curve.points]
+            y = [point.samples_per_s / samples for point in curve.points]
             trace = _lines(series, x, y, f"{unit}, %{{customdata}} %", 6)
             efficiency = numbers([100 * point.efficiency for point in curve.points])
             traces.append(trace | {"customdata": efficiency})
         ticks = numbers([_in_unit(varied, at) for at in varied.points])
         title = f"{varied.noun} (Mbit/s)" if varied.name == "link" else varied.noun
-        yield _what_if_figure(
+        yield _figure(
             f"curve-{varied.name}",
             f"With other values: {varied.noun}",
             f"{unit.capitalize()} of the best few; both axes are logarithmic.",
@@ -202,59 +204,6 @@ def _curves(answer: WhatIf) -> Iterator[Figure]:
 
 def _in_unit(varied: Axis, value: float) -> float:
     return MBIT * value if varied.name == "link" else value
-
-
-# ---- advise ----
-
-
-def figures_of_advice(advice: Advice) -> list[Figure]:
-    """Return the figures of `raysync advise`: the few best, and all that was timed."""
-    return [_contender_bars(advice), _candidates(advice)]
-
-
-def _advice_figure(key: str, title: str, caption: str, **more: Any) -> Figure:
-    return Figure(key=key, section="Advice", title=title, caption=caption, **more)
-
-
-def _contender_bars(advice: Advice) -> Figure:
-    labels = list(advice.contenders)
-    traces = [
-        _bar(
-            Series(ranked.paradigm, (), labels.index(ranked.paradigm)),
-            value.mean,
-            "s",
-            error_x=whiskers(value.mean, value.low, value.high),
-        )
-        for ranked in advice.time.ranked
-        if (value := ranked.value).mean is not None
-    ]
-    return _advice_figure(
-        "times",
-        "The few best",
-        f"{advice.time.measure.heading}; whiskers: 95% interval of the mean over seeds.",
-        **_bars(traces, axis("s", rangemode="tozero"), len(traces)),
-    )
-
-
-def _candidates(advice: Advice) -> Figure:
-    trace: Trace = {
-        "name": "timed",
-        "type": "scatter",
-        "mode": "markers",
-        "marker": {"color": "$muted", "size": 8},
-        "x": numbers([one.staleness for one in advice.timed]),
-        "y": numbers([one.seconds for one in advice.timed]),
-        "text": [plain(one.candidate.label) for one in advice.timed],
-        "hovertemplate": "%{text}: %{y} s at %{x}<extra></extra>",
-    }
-    return _advice_figure(
-        "timed",
-        "All that was timed",
-        "Seconds of the whole work against mean staleness: to the lower left is better.",
-        traces=[trace],
-        layout={"xaxis": STALENESS, "yaxis": axis("s", rangemode="tozero")},
-        wide=True,
-    )
 
 
 # ---- traces and layouts ----

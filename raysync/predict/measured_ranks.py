@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -11,7 +10,7 @@ from statistics import fmean
 
 from raysync import config
 from raysync.config import Experiment
-from raysync.config.durations import Steps, middle
+from raysync.config.durations import Steps
 from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate
 from raysync.predict.exchange import Exchange
@@ -44,7 +43,7 @@ class MeasuredRanks:
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The experiment whose workers take those steps; see `slots` for their names."""
+        """The experiment whose workers take those steps; see `names`."""
         names = _groups(list(self.steps)) or {"rank": list(self.steps)}
         settings = {
             "name": "whatif",
@@ -65,9 +64,13 @@ class MeasuredRanks:
         return config.validate({**settings, "network": network})
 
     @cached_property
-    def slots(self) -> dict[str, str]:
+    def names(self) -> dict[str, str]:
         """Slot of a worker -> the name of its rank in the source of the step times."""
         return dict(zip(self.experiment.slots(), self.steps, strict=True))
+
+    @property
+    def whole_samples(self) -> int:
+        return self._plan.workload_samples
 
     @cached_property
     def _plan(self) -> TrainingPlan:
@@ -90,7 +93,7 @@ class MeasuredRanks:
             )
         if why := experiment.make(choice).infeasible_reason(experiment.worker_count):
             raise ConfigError(f"--paradigm {choice.label}: {why}.")
-        return setting
+        return setting.with_rounds()
 
     def can_run(self, candidate: Candidate) -> bool:
         return not candidate.choice.make().infeasible_reason(len(self.steps))
@@ -100,20 +103,6 @@ class MeasuredRanks:
         """The samples per second of ranks that never wait for anything."""
         pushed = self.samples * self.steps_per_push
         return sum(pushed / fmean(seconds) for seconds in self.steps.values())
-
-    def with_another(self) -> Iterator[tuple[str, MeasuredRanks]]:
-        """Yield each group of ranks ("": no groups), and the ranks with one more of it.
-
-        The new rank has the steps of the group's rank in the middle.
-        """
-        for group, ranks in (_groups(list(self.steps)) or {"": list(self.steps)}).items():
-            extra = f"{group}-{len(ranks)}" if group else " and ".join([*ranks, "one more"])
-            grown: Steps = {}
-            for rank, seconds in self.steps.items():
-                grown[rank] = seconds
-                if rank == ranks[-1]:
-                    grown[extra] = middle([self.steps[each] for each in ranks])
-            yield group, replace(self, steps=grown)
 
     def resized(self, count: int) -> MeasuredRanks:
         """Return so many ranks on the same work: measured ones, evenly many of each speed.

@@ -17,6 +17,8 @@ from raysync.predict.worker_count import with_another, without
 
 SHARDS = (1, 2, 4, 8)
 """The numbers of servers that are tried, as far as there are so many workers."""
+STEPS = 8
+"""The local steps that are tried where an exchange takes time."""
 
 
 class Remedy(NamedTuple):
@@ -32,6 +34,7 @@ def changes(setting: Setting) -> Iterator[Remedy]:
     """Yield the changes that go with the setting, the simplest first."""
     yield from _of_servers(setting)
     yield from _of_exchange(setting)
+    yield from _of_local_steps(setting)
     yield from _of_batches(setting)
     slow = slow_slots(setting)
     hurt = dict.fromkeys(
@@ -60,8 +63,11 @@ def _of_servers(setting: Setting) -> Iterator[Remedy]:
 def server_choices(experiment: Experiment, counts: Iterable[int]) -> Iterator[tuple[int, str]]:
     """Yield other numbers of servers, with their placement; none where servers take no time."""
     cluster = experiment.cluster
-    is_free = experiment.network == Network() and not experiment.has_links
-    if is_free or experiment.update.project_radius is not None or cluster.server_gpus:
+    if (
+        takes_no_time(experiment)
+        or experiment.update.project_radius is not None
+        or cluster.server_gpus
+    ):
         return
     current = (cluster.server_shards, cluster.server_placement)
     for placement in ("apart", "with-workers"):
@@ -69,6 +75,31 @@ def server_choices(experiment: Experiment, counts: Iterable[int]) -> Iterator[tu
             for count in sorted(counts):
                 if count <= experiment.worker_count and (count, placement) != current:
                     yield count, placement
+
+
+def takes_no_time(experiment: Experiment) -> bool:
+    """Return whether gradients travel and are applied in no time."""
+    network = experiment.network.model_copy(update={"vector_bytes": Network().vector_bytes})
+    return network == Network() and not experiment.has_links
+
+
+def _of_local_steps(setting: Setting) -> Iterator[Remedy]:
+    experiment, choice = setting.experiment, setting.choice
+    if takes_no_time(experiment) or experiment.local is not None or not setting.has_server:
+        return
+    try:
+        local = with_local_steps(choice, STEPS)
+        setting.training.make(local)
+    except ConfigError:  # a paradigm that says by itself how many there are
+        return
+    if setting.pushes >= 3 * STEPS * experiment.worker_count:
+        what = f"{STEPS} local steps before each push ({local.label})"
+        yield Remedy(what, replace(setting, choice=local))
+
+
+def with_local_steps(choice: ParadigmChoice, steps: int) -> ParadigmChoice:
+    inner = {"name": choice.name, **choice.parameters}
+    return ParadigmChoice.model_validate({"name": "local", "paradigm": inner, "steps": steps})
 
 
 def _of_exchange(setting: Setting) -> Iterator[Remedy]:
@@ -126,7 +157,7 @@ def growth(setting: Setting) -> Iterator[tuple[str, Setting | None]]:
     """Yield other clusters by their names; None: the paradigm cannot have that one."""
     experiment = setting.experiment
     network = experiment.network
-    if network != Network() and experiment.update.project_radius is None:
+    if not takes_no_time(experiment) and experiment.update.project_radius is None:
         yield "with another server", _with_another_server(setting)
     links = [network.link, *(group.link for group in experiment.workers)]
     if network.server_bandwidth_bytes_per_s or any(link.bandwidth_bytes_per_s for link in links):
@@ -135,6 +166,9 @@ def growth(setting: Setting) -> Iterator[tuple[str, Setting | None]]:
     slowest = max(means, key=lambda slot: means[slot])
     if len(means) > 1 and means[slowest] >= SLOWER * min(means.values()):
         yield f"without {slowest}, the slowest worker", without(setting, [slowest])
+    if len(means) > 1:
+        fastest = min(means, key=lambda slot: means[slot] / experiment.batch_sizes[slot])
+        yield f"with {fastest} alone", without(setting, set(means) - {fastest})
     for group in experiment.workers:
         larger = with_another(setting, group.name)
         yield f"with one more worker of group {group.name}", larger

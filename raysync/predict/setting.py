@@ -19,6 +19,11 @@ from raysync.emulation.step_time import StepTime
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.engine import driver_of
 
+ROUNDS, FEWEST_ROUNDS = 60, 12
+"""The pushes of a worker that show a pace with an interval, and without one."""
+PACED_PUSHES, MOST_PACED = 1_000, 20_000
+"""The pushes of all workers that show a pace at least, and with an interval at most."""
+
 
 @dataclass(frozen=True)
 class Setting:
@@ -58,6 +63,22 @@ class Setting:
         """Return it with the work of so many samples, if it has more."""
         part = replace(self, training=replace(self.training, workload_samples=samples))
         return part if samples < self.samples else self
+
+    def paced(self) -> Setting:
+        """Return it with as much work as shows its pace, if it has more, and no less than shows
+        that of local steps; faults have their times, and so the whole work.
+        """
+        workers = self.experiment.worker_count
+        most = max(PACED_PUSHES, min(ROUNDS * workers, MOST_PACED), FEWEST_ROUNDS * workers)
+        return (self.shortened(most) if self.is_steady else self).with_rounds()
+
+    def with_rounds(self) -> Setting:
+        """Return it with at least `ROUNDS` pushes a worker where each has several local steps."""
+        fewest = ROUNDS * self.experiment.worker_count
+        has_steps = self.training.push_samples(self.choice) > fmean(
+            self.experiment.batch_sizes.values()
+        )
+        return self.sized(fewest) if has_steps and self.pushes < fewest else self
 
     @property
     def experiment(self) -> Experiment:

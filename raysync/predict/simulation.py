@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +26,7 @@ from raysync.virtual.engine import driver_of
 BLOCKS = 30
 """The blocks of time that a run is cut into, at most."""
 STEPS_A_BLOCK = 10
-"""The steps of a worker in a block, at least, on average."""
+"""The pushes of a worker in a block, at least, on average."""
 Floats = NDArray[np.float64]
 
 
@@ -53,8 +52,6 @@ class Blocks:
 class Simulation:
     summary: dict[str, Any]
     """The measures, under the keys of `summary.json`."""
-    last_metrics: dict[str, float]
-    """The metrics of the last evaluation; none if nothing was trained."""
     shares: dict[str, int]
     """Slot -> the samples of its last iteration."""
     lead_mean: float
@@ -74,16 +71,8 @@ class Simulation:
         return counts
 
 
-def simulate(
-    training: TrainingPlan, choice: ParadigmChoice, is_over: Callable[[], bool] = lambda: False
-) -> Simulation | None:
-    """Run a paradigm to the end of the workload; None: its time was over before.
-
-    Args:
-        training: in time only, or with gradients.
-        choice: a paradigm for workers that have the whole model.
-        is_over: called after each event.
-    """
+def simulate(training: TrainingPlan, choice: ParadigmChoice) -> Simulation:
+    """Run a paradigm, for workers that have the whole model, to the end of the workload."""
     experiment = training.experiment
     measures = Measures(
         training.workload_samples,
@@ -99,18 +88,17 @@ def simulate(
             log.add_line(line)
         for row in measures.feed(lines):
             log.add_row(row)
-        if is_over():
-            return None
     return Simulation(
         summary=measures.summary(),
-        last_metrics=dict(measures.evaluations[-1].metrics) if measures.evaluations else {},
         shares=log.shares,
         lead_mean=float(np.mean(log.leads)) if log.leads else 0.0,
         lost_s=sum(log.lost_s),
         waiting={
             str(WorkerId(name).slot): share for name, share in measures.wait_fractions().items()
         },
-        blocks=log.blocks(experiment.global_batch, measures.started_at or 0.0),
+        blocks=log.blocks(
+            training.push_samples(choice) * experiment.worker_count, measures.started_at or 0.0
+        ),
     )
 
 
@@ -159,11 +147,11 @@ class _Log:
             self.samples.append(row.samples)
             self.staleness.append(row.staleness)
 
-    def blocks(self, samples_each: int, started_at: float) -> Blocks | None:
+    def blocks(self, samples_each: float, started_at: float) -> Blocks | None:
         """Cut the run into blocks of about equally many samples, at updates and at switches.
 
         Args:
-            samples_each: of one step of every worker.
+            samples_each: of one push of every worker.
             started_at: the first release, in seconds since the run began.
         """
         samples, updates = sum(self.samples), len(self.updated_at)

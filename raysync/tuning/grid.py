@@ -195,7 +195,8 @@ def _matches(combination: dict[str, Any], exclusion: Exclusion) -> bool:
 
 def _has_value(value: Any, expected: Any) -> bool:
     # a name alone excludes the choice with whatever parameters
-    return bool(value == expected or (isinstance(value, dict) and value.get("name") == expected))
+    by_name = isinstance(value, dict) and isinstance(expected, str)
+    return bool(value == expected or (by_name and value.get("name") == expected))
 
 
 def _exclusion_text(exclusion: Exclusion) -> str:

@@ -1,0 +1,510 @@
+"""What `raysync whatif` and `raysync advise` have found: in words, in tables, as JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from raysync.predict.advise import RATES, Advice
+from raysync.predict.comparison import Change, Comparison, Prediction
+from raysync.predict.curves import Axis, Curve
+from raysync.predict.figures import figures_of
+from raysync.predict.intervals import CONFIDENCE, Interval
+from raysync.predict.lone_worker import lone_worker_text
+from raysync.predict.what_if import WhatIf, may_hide_waits, slowest
+from raysync.results.columns import plain_form, ratio_text, seconds_form, share_form, with_interval
+from raysync.results.report_faces import Answer, Table
+from raysync.results.sentences import bottleneck
+from raysync.results.tables import Column
+
+BASELINE = "bsp"
+"""What most trainers do: others are compared with it."""
+SCHEMA = 2
+PAGE = "advice.html"
+MOST_BATCHES = 8
+"""The most batch sizes that a cell shows."""
+LEGEND = (
+    "±: half of the 95% bootstrap interval over blocks of simulated time; none is given where it is"
+    " narrower than the digits shown."
+)
+NOT_LEARNED = (
+    "The answer is how fast gradients are applied, not how well a model learns from stale or"
+    " fewer gradients, or larger batches"
+)
+
+
+def answer_of(found: WhatIf | Advice) -> Answer:
+    comparison = found.comparison
+    unit, samples = unit_of(found)
+    rows = {one.label: one for one in comparison.by_rate}
+    tables = [Table("paradigm", columns_of(found), rows)]
+    if comparison.changes:
+        tables.append(_change_table(found))
+    if isinstance(found, WhatIf):
+        tables += curve_tables(found)
+        count = len(found.times.steps)
+        name, title = "What if?", f"{count} ranks, {found.times.source}"
+        more: dict[str, Any] = {"times": found.times.steps, "curves": found.curves}
+    else:
+        experiment = found.experiment
+        name = f"Advice for {experiment.name}"
+        title, more = f"{experiment.subject}, {experiment.worker_count} workers", {}
+    return Answer(
+        "whatif" if isinstance(found, WhatIf) else "advise",
+        name=name,
+        title=title,
+        question="Which paradigm?",
+        sentences=sentences(found),
+        tables=tables,
+        legend=LEGEND,
+        labels=[one.label for one in comparison.predictions],
+        figures=figures_of(comparison, unit, samples, **more),
+        basis=list(basis(found)),
+    )
+
+
+def unit_of(found: WhatIf | Advice) -> tuple[str, int]:
+    """Return what is counted, and its samples: steps where nobody says how many samples one has."""
+    if isinstance(found, WhatIf) and found.ranks.batch_size is None:
+        return "steps", found.ranks.samples
+    return "samples", 1
+
+
+def price_of(found: WhatIf | Advice) -> float | None:
+    return found.options.price_per_hour if isinstance(found, WhatIf) else None
+
+
+def _names(found: WhatIf | Advice) -> Mapping[str, str]:
+    return found.ranks.names if isinstance(found, WhatIf) else {}
+
+
+# ---- tables ----
+
+
+def columns_of(found: WhatIf | Advice) -> list[Column]:
+    """Return the columns that apply to the answer."""
+    predictions, (unit, samples) = found.comparison.predictions, unit_of(found)
+    columns = [
+        Column(
+            f"{unit} per s",
+            f"{unit} applied per second",
+            lambda p: _interval(p.samples_per_s.times(1 / samples), seconds_form),
+        )
+    ]
+    baseline = next((one for one in predictions if one.label == BASELINE), None)
+    if baseline is not None:
+        rate = baseline.samples_per_s.value
+        columns.append(
+            Column(
+                f"× {BASELINE}",
+                f"this rate, divided by the rate of {BASELINE}",
+                lambda p: ratio_text(p.samples_per_s.value / rate),
+            )
+        )
+    if any(one.computing_fraction < 0.995 - one.wait_fraction.value for one in predictions):
+        columns.append(
+            Column(
+                "computing",
+                (
+                    "share of the workers' time in which they compute applied pushes; the rest is"
+                    " waiting and the transfer of gradients and weights"
+                ),
+                lambda p: format(p.computing_fraction, share_form(p.computing_fraction)),
+            )
+        )
+    columns += [
+        _interval_column(
+            "wait share",
+            "of the workers' time, between push and release",
+            lambda p: p.wait_fraction,
+            share_form,
+        ),
+        _interval_column(
+            "staleness",
+            "model versions between a gradient's weights and its update, mean",
+            lambda p: p.staleness_mean,
+            plain_form,
+        ),
+        Column("max", "the largest staleness", lambda p: f"{p.staleness_max:,}"),
+        Column(
+            f"{unit} an update",
+            "mean; more than under BSP with larger batches, or with local steps",
+            lambda p: f"{p.update_samples / samples:,.0f}",
+            only_in_pages=len({round(p.update_samples) for p in predictions}) == 1,
+        ),
+        Column(
+            "lead",
+            "clocks ahead of the slowest at a release, mean; without a bound it grows with the run",
+            lambda p: format(p.lead_mean, plain_form(p.lead_mean)),
+            only_in_pages=True,
+        ),
+        Column("lead max", "the largest lead", lambda p: f"{p.lead_max:,}"),
+    ]
+    if any(one.dropped for one in predictions):
+        columns.append(
+            Column("dropped", "pushes that were not applied", lambda p: f"{p.dropped:,}")
+        )
+    if any(len(set(one.shares.values())) > 1 for one in predictions):
+        columns.append(
+            Column(
+                "batches",
+                "samples of a step at the end, worker by worker",
+                lambda p: _batches(p.shares),
+                only_in_pages=True,
+            )
+        )
+    price = price_of(found)
+    columns.append(
+        _interval_column(
+            "lost worker-hours",
+            (
+                "hours in which workers waited or computed dropped pushes, summed over all workers"
+                " and the whole workload"
+            ),
+            lambda p: p.lost_worker_hours,
+            seconds_form,
+            only_in_pages=price is not None,
+        )
+    )
+    if price is not None:
+        columns.append(
+            _interval_column(
+                "lost money",
+                f"lost worker-hours times the price of {price:g} an hour",
+                lambda p: p.lost_worker_hours.times(price),
+                seconds_form,
+            )
+        )
+    return columns
+
+
+def _interval_column(
+    heading: str,
+    about: str,
+    of: Callable[[Prediction], Interval],
+    form: Callable[[float], str],
+    **more: Any,
+) -> Column:
+    """Return a column whose narrow form has no interval."""
+    return Column(
+        heading,
+        about,
+        lambda p: _interval(of(p), form),
+        lambda p: format(of(p).value, form(of(p).value)),
+        **more,
+    )
+
+
+def _interval(interval: Interval, form: Callable[[float], str]) -> str:
+    return with_interval(interval.value, interval.low, interval.high, 1, 1, form)
+
+
+def _batches(shares: Mapping[str, int]) -> str:
+    sizes = list(map(str, shares.values()))
+    return " ".join(sizes[:MOST_BATCHES]) + (" ..." if len(sizes) > MOST_BATCHES else "")
+
+
+def _change_table(found: WhatIf | Advice) -> Table:
+    comparison, (unit, samples) = found.comparison, unit_of(found)
+
+    def rate(change: Change) -> str:
+        value = change.samples_per_s / samples
+        return format(value, seconds_form(value))
+
+    def factor(change: Change) -> str:
+        now = comparison.get(change.candidate.label).samples_per_s.value
+        return ratio_text(change.samples_per_s / now)
+
+    columns = [
+        Column(f"{unit} per s", f"{unit} applied per second", rate),
+        Column("× now", "how many times as many as now", factor),
+    ]
+    rows = {
+        _named(found, f"{change.what}, {change.candidate.label}"): change
+        for change in comparison.changes
+    }
+    return Table("change", columns, rows)
+
+
+def curve_tables(answer: WhatIf) -> Iterator[Table]:
+    """Yield a table for each axis: the rate of each candidate, and the share of what its ranks
+    would compute if they never waited.
+    """
+    unit, samples = unit_of(answer)
+    about = f"{unit} per second, and the share of what its ranks can compute"
+
+    def cell(curve: Curve, at: float) -> str:
+        point = next((each for each in curve.points if each.at == at), None)
+        if point is None:
+            return "-"
+        rate = point.samples_per_s / samples
+        return f"{format(rate, seconds_form(rate))}\N{NO-BREAK SPACE}({point.efficiency:.0%})"
+
+    for axis, of_axis in groupby(answer.curves, key=lambda curve: curve.axis):
+        columns = [Column(curve.candidate.label, about, partial(cell, curve)) for curve in of_axis]
+        yield Table(axis.noun, columns, {axis.label(at): at for at in axis.points})
+
+
+# ---- sentences ----
+
+
+def sentences(found: WhatIf | Advice) -> list[str]:
+    """Return the answer in words: the fastest, the fastest without staleness, what limits them,
+    and what would help.
+    """
+    comparison, (unit, samples) = found.comparison, unit_of(found)
+    first, *fresh = comparison.best
+    workers = len(first.applied)
+    rate = _interval(first.samples_per_s.times(1 / samples), seconds_form)
+    speed = f"{rate} {unit} per second"
+    if workers == 1:
+        parts = [f"One worker waits for nobody: {first.label} makes {speed}."]
+    else:
+        parts = [f"{first.label} is the fastest: {speed}."]
+        parts += [f"Without stale gradients it is {one.label}." for one in fresh]
+    parts += filter(None, [lone_worker_text(first.label, first.applied)])
+    parts += filter(None, [_alone_text(comparison)])
+    if isinstance(found, WhatIf):
+        parts += _slowest_rank(found)
+    parts += _bottlenecks(comparison)
+    if isinstance(found, WhatIf):
+        parts += map(knee_sentence, found.curves)
+    return [_named(found, part) for part in parts]
+
+
+def _named(found: WhatIf | Advice, text: str) -> str:
+    """Return a text with the user's names of ranks in the place of slots."""
+    names = _names(found)
+    return re.sub(r"[\w.+-]+-\d+", lambda match: names.get(match[0], match[0]), text)
+
+
+def _alone_text(comparison: Comparison) -> str | None:
+    """Say that one worker alone is faster than all together; None: it is not."""
+    first = comparison.best[0]
+    for change in comparison.changes:
+        alone = change.what.endswith(" alone")
+        if alone and change.samples_per_s > first.samples_per_s.value:
+            worker = change.what.removeprefix("with ").removesuffix(" alone")
+            factor = ratio_text(change.samples_per_s / first.samples_per_s.value)
+            return f"{worker} alone is faster than all together, {factor} times as fast."
+    return None
+
+
+def _slowest_rank(answer: WhatIf) -> Iterator[str]:
+    rank, ratio = slowest(answer.times)
+    count = len(answer.times.steps)
+    if may_hide_waits(answer.times):
+        yield (
+            "Slow ranks cannot be identified: the steps of all ranks take equally long, and"
+            " nothing says how much of them is waiting."
+        )
+    elif count > 1:
+        other = "the other" if count == 2 else "the rank in the middle"
+        yield (
+            f"The slowest rank is {rank}: its steps take {ratio_text(ratio)} times as long as those"
+            f" of {other}."
+        )
+
+
+def _bottlenecks(comparison: Comparison) -> Iterator[str]:
+    """Say what limits the best candidates."""
+    for label, diagnosis in comparison.diagnoses.items():
+        seconds = diagnosis.seconds
+        limit = bottleneck({"bottleneck": diagnosis.plain(), "seconds": seconds})
+        yield f"{label}: {limit}"
+
+
+def knee_sentence(curve: Curve) -> str:
+    """Return where a curve bends, and what limits it there."""
+    axis, label, first = curve.axis, curve.candidate.label, curve.points[0].at
+    where = f"{label}: from {axis.phrase(curve.knee or first)} on"
+    high, limit = axis.phrase(curve.points[-1].at), _limit(curve)
+    if axis.name == "workers":
+        rates = [point.samples_per_s for point in curve.points]
+        if curve.points[0].at == 1 and len(rates) > 1 and max(rates[1:]) < rates[0]:
+            return f"{label}: one worker alone is the fastest, and further ones slow it down."
+        if curve.knee is None:
+            return f"{label}: each further worker helps, also of {high}."
+        return f"{where} a further one adds little{f'; the limit: {limit}' if limit else ''}."
+    if curve.knee is None:
+        return f"{label}: also with {high} the network matters: {limit}."
+    if curve.knee == first:
+        return f"{where} the network hardly matters."
+    return f"{where} the network hardly matters; before: {limit}."
+
+
+def _limit(curve: Curve) -> str:
+    known = curve.limit.removesuffix(" (network.link)")
+    return known or ("" if curve.axis.name == "workers" else "its links and servers together")
+
+
+# ---- grounds and limits ----
+
+
+def basis(found: WhatIf | Advice) -> Iterator[str]:
+    """Yield the grounds and limits of the answer."""
+    yield from _basis_of_ranks(found) if isinstance(found, WhatIf) else _basis_of_advice(found)
+
+
+def _basis_of_advice(advice: Advice) -> Iterator[str]:
+    yield from advice.remarks
+    few = ", ".join(one.label for one in advice.finalists)
+    tried = len(advice.comparison.predictions)
+    yield (
+        f"{tried} candidates were timed on the virtual clock; the sweep has {advice.trials} trials"
+        f" of {few}."
+    )
+    if advice.experiment.trains:
+        rates = ", ".join(f"{factor:g}" for factor in RATES)
+        yield (
+            f"{NOT_LEARNED}; the sweep trains them, each with {rates} times the learning rate of the"
+            " file. Where the best is the first or the last of them, add rates beyond it."
+        )
+    else:
+        yield f"{NOT_LEARNED}."
+    yield "An experiment's step times and network are taken as they are given."
+
+
+def _basis_of_ranks(answer: WhatIf) -> Iterator[str]:
+    times = answer.times
+    count = len(times.steps)
+    steps = f"{times.shortest:,}"
+    if times.longest > times.shortest:
+        steps += f" to {times.longest:,}"
+    size = answer.ranks.batch_size
+    yield (
+        f"Step times: {times.source}; {count} rank{'s' * (count > 1)} of {steps} steps. Workload:"
+        f" {count * answer.ranks.steps_each:,} steps"
+        f"{'' if size is None else f' of {size:,} samples'}."
+    )
+    yield from answer.remarks
+    yield (
+        "Simulated on the virtual clock: a step takes its measured time under every paradigm."
+        f" {_exchange(answer)}"
+    )
+    yield from _extrapolations(answer)
+    yield f"{NOT_LEARNED}; to train, use raysync compare."
+
+
+def _exchange(answer: WhatIf) -> str:
+    """Say what carries gradients."""
+    exchange = answer.ranks.exchange
+    if exchange is None:
+        return (
+            "Exchanging gradients takes no time here; to include it, give --model-bytes and --link."
+        )
+    where = "each rank" if exchange.nodes is None else f"each of {exchange.nodes} nodes"
+    rate = Axis("link", 1, 1).label(exchange.link.bandwidth_bytes_per_s or 0.0)
+    ways = [f"{count} server{'s' * (count > 1)}" for count in exchange.servers]
+    own = "".join(f", {rank} of its own" for rank in exchange.of_ranks)
+    return (
+        f"Gradients of {exchange.vector_bytes:,} bytes travel over links of {rate} ({where} and"
+        f" each server{own}), by {', '.join([*ways, *exchange.collectives])}; nothing overlaps with"
+        " computing."
+    )
+
+
+def _extrapolations(answer: WhatIf) -> Iterator[str]:
+    """Say where a curve goes beyond what was measured."""
+    count = len(answer.ranks.steps)
+    for axis in dict.fromkeys(curve.axis for curve in answer.curves):
+        if axis.name == "workers" and axis.high > count:
+            yield (
+                f"Extrapolated: {count} ranks were measured; further ranks repeat their steps,"
+                " from another start."
+            )
+        if axis.name == "batch":
+            yield (
+                f"Extrapolated: batches of {answer.ranks.batch_size} were measured; the time of a"
+                " step is taken as proportional to its batch size."
+            )
+
+
+# ---- files ----
+
+
+def write(found: WhatIf | Advice, path: Path) -> None:
+    faces = answer_of(found)
+    text = faces.html() if path.suffix == ".html" else faces.markdown()
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
+
+
+def as_json(found: WhatIf | Advice) -> str:
+    comparison = found.comparison
+    head = _json_of_ranks(found) if isinstance(found, WhatIf) else _json_of_advice(found)
+    body = {
+        "confidence": CONFIDENCE,
+        "answer": sentences(found),
+        "basis": list(basis(found)),
+        "paradigms": [_json_of(one, price_of(found)) for one in comparison.predictions],
+        "changes": [
+            {
+                "what": _named(found, change.what),
+                "paradigm": change.candidate.label,
+                "samples_per_s": change.samples_per_s,
+            }
+            for change in comparison.changes
+        ],
+        "limits": {label: each.plain() for label, each in comparison.diagnoses.items()},
+    }
+    return json.dumps(head | body, indent=2, allow_nan=False)
+
+
+def _json_of_advice(advice: Advice) -> dict[str, Any]:
+    return {
+        "advise": SCHEMA,
+        "experiment": advice.experiment.name,
+        "finalists": [one.label for one in advice.finalists],
+        "trials": advice.trials,
+    }
+
+
+def _json_of_ranks(answer: WhatIf) -> dict[str, Any]:
+    times = answer.times
+    return {
+        "whatif": SCHEMA,
+        "source": times.source,
+        "ranks": [
+            {
+                "rank": rank,
+                "steps": len(seconds),
+                "mean_s": fmean(seconds),
+                "max_s": max(seconds),
+                "exposed_s": None if times.exposed_s is None else times.exposed_s[rank],
+            }
+            for rank, seconds in times.steps.items()
+        ],
+        "steps": answer.ranks.steps_each,
+        "batch_size": answer.ranks.batch_size,
+        "samples_per_step": answer.ranks.samples,
+        "steps_per_exchange": times.steps_per_exchange,
+        "price_per_hour": answer.options.price_per_hour,
+        "curves": [
+            {
+                "axis": curve.axis.name,
+                "candidate": curve.candidate.label,
+                "knee": curve.knee,
+                "limit": curve.limit or None,
+                "points": [asdict(point) for point in curve.points],
+            }
+            for curve in answer.curves
+        ],
+    }
+
+
+def _json_of(one: Prediction, price: float | None) -> dict[str, Any]:
+    measures = asdict(one)
+    del measures["candidate"]
+    return {
+        "paradigm": one.label,
+        "parameters": one.candidate.choice.make().parameters(),
+        **measures,
+        "lost_money": None if price is None else asdict(one.lost_worker_hours.times(price)),
+    }
