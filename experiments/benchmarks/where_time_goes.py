@@ -47,7 +47,7 @@ def part_of(stack: str) -> str:
 
 
 def sampled(pid: int) -> Counter[str]:
-    """Return py-spy's samples of the threads of a process that run raysync, while they were busy."""
+    """Return py-spy's samples of the busy threads of a process that run raysync."""
     with tempfile.TemporaryDirectory() as folder:
         raw = Path(folder, "raw")
         subprocess.run(

@@ -10,10 +10,17 @@ from typing import Any
 
 from raysync import config
 from raysync.config import Experiment, Local, ParadigmChoice
+from raysync.decoupled.plan import check_training
 from raysync.engine.demands import check_metrics, refuse_of_update
 from raysync.errors import ConfigError
 from raysync.predict.candidates import SYNCHRONOUS, Candidate, candidates_of, standard_paradigms
-from raysync.predict.comparison import Comparison, Prediction, Show, compare
+from raysync.predict.compared_candidates import (
+    ComparedCandidates,
+    Prediction,
+    Show,
+    compare,
+    predict_all,
+)
 from raysync.predict.exchange import Exchange, collective_of
 from raysync.predict.remedies import SHARDS, server_choices
 from raysync.predict.setting import Setting
@@ -25,7 +32,7 @@ SWEEP = "advised-sweep.yaml"
 MOST = 5
 """The candidates that the sweep trains, at most."""
 RATES = (0.5, 1.0, 2.0)
-"""The learning rates that it tries, in those of the experiment."""
+"""The learning rates that it tries, as multiples of the experiment's."""
 HELD_OUT = 10
 """One training sample in so many is held out where there is no validation set."""
 SIMULATED: Mapping[str, Any] = {
@@ -45,7 +52,7 @@ MEASURED = ("workers", "network", "cluster")
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedTraining:
     """An experiment as it is simulated: with the step times that are known of its workers."""
 
     plan: TrainingPlan
@@ -65,14 +72,22 @@ class Planned:
             raise ConfigError(f"--paradigm {choice.label}: it cuts the model into stages.")
         if why := experiment.make(choice).infeasible_reason(experiment.worker_count):
             raise ConfigError(f"--paradigm {choice.label}: {why}.")
+        check_training(setting.training, setting.training.make(choice))
         return setting.paced()
+
+    def can_run(self, candidate: Candidate) -> bool:
+        try:
+            self.setting(candidate)
+        except ConfigError:
+            return False
+        return True
 
 
 @dataclass(frozen=True)
 class Advice:
     experiment: Experiment
     """The user's."""
-    comparison: Comparison
+    comparison: ComparedCandidates
     finalists: tuple[Prediction, ...]
     """What is worth training: BSP, and what no other beats in both speed and staleness."""
     sweep: Mapping[str, Any]
@@ -110,35 +125,38 @@ def advise(
     """
     for choice in choices:
         refuse_of_update(experiment, choice)
-    plan = prepare(config.validate(_simulated(experiment, steps, profile, exchange)))
+    settings = config.validate(_simulated(experiment, steps, profile, exchange))
+    plan = prepare(settings, for_balanced=True)
     check_metrics(plan.experiment, plan.metrics, plan.primary)
-    planned, simulated = Planned(plan), plan.experiment
+    planned, simulated = PlannedTraining(plan), plan.experiment
     candidates = _candidates(experiment, simulated, choices, exchange)
-    comparison = compare(planned, candidates, processes, show)
+    if not choices:
+        candidates = [one for one in candidates if planned.can_run(one)]
+    predictions = predict_all(planned, candidates, processes, show)
     if exchange is None:
-        servers = [
-            Candidate(best.candidate.choice, servers)
-            for best in comparison.best
-            if planned.setting(best.candidate).has_server
-            for servers in server_choices(simulated, SHARDS)
-        ]
-        if servers:
-            comparison = compare(planned, [*candidates, *servers], processes, show)
-    few = (
-        finalists(comparison.predictions, len(choices) or MOST)
-        if not choices
-        else [*{one.candidate.choice.label: one for one in reversed(comparison.by_rate)}.values()]
-    )
+        servers = list(_with_servers(planned, predictions))
+        predictions += predict_all(planned, servers, processes, show)
+    few = predictions if choices else finalists(predictions)
     sweep, more = _sweep(experiment, plan, few, seeds)
     remarks = [*_remarks_on_times(plan, steps), *more]
     return Advice(
         experiment=experiment,
-        comparison=comparison,
+        comparison=compare(planned, predictions),
         finalists=tuple(few),
         sweep=sweep,
         trials=prod(map(len, sweep["sweep"]["grid"].values())),
         remarks=tuple(remarks),
     )
+
+
+def _with_servers(
+    planned: PlannedTraining, predictions: Sequence[Prediction]
+) -> Iterator[Candidate]:
+    """Yield the best candidates with other servers."""
+    for best in ComparedCandidates(tuple(predictions), {}, ()).best:
+        if planned.setting(best.candidate).has_server:
+            for servers in server_choices(planned.plan.experiment, SHARDS):
+                yield Candidate(best.candidate.choice, servers)
 
 
 def finalists(predictions: Sequence[Prediction], most: int = MOST) -> list[Prediction]:

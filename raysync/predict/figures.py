@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from raysync.config.durations import Steps
-from raysync.predict.comparison import Comparison, Prediction
+from raysync.predict.compared_candidates import ComparedCandidates, Prediction
 from raysync.predict.curves import MBIT, Axis, Curve
 from raysync.predict.intervals import Interval
 from raysync.results.figures.primitives import (
@@ -35,7 +35,7 @@ Rows = Sequence[tuple[Series, Prediction]]
 
 
 def figures_of(
-    comparison: Comparison,
+    comparison: ComparedCandidates,
     unit: str,
     samples: int,
     times: Steps | None = None,

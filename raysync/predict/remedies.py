@@ -87,11 +87,11 @@ def _of_local_steps(setting: Setting) -> Iterator[Remedy]:
     experiment, choice = setting.experiment, setting.choice
     if takes_no_time(experiment) or experiment.local is not None or not setting.has_server:
         return
-    try:
-        local = with_local_steps(choice, STEPS)
-        setting.training.make(local)
-    except ConfigError:  # a paradigm that says by itself how many there are
+    paradigm = setting.training.make(choice)
+    assert isinstance(paradigm, Paradigm), "a setting of a network in stages"
+    if any(demand is Capability.LOCAL_STEPS for demand, _ in paradigm.demands()):
         return
+    local = with_local_steps(choice, STEPS)
     if setting.pushes >= 3 * STEPS * experiment.worker_count:
         what = f"{STEPS} local steps before each push ({local.label})"
         yield Remedy(what, replace(setting, choice=local))

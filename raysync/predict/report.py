@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any
 
 from raysync.predict.advise import RATES, Advice
-from raysync.predict.comparison import Change, Comparison, Prediction
+from raysync.predict.compared_candidates import Change, ComparedCandidates, Prediction
 from raysync.predict.curves import Axis, Curve
 from raysync.predict.figures import figures_of
 from raysync.predict.intervals import CONFIDENCE, Interval
@@ -285,7 +285,7 @@ def _named(found: WhatIf | Advice, text: str) -> str:
     return re.sub(r"[\w.+-]+-\d+", lambda match: names.get(match[0], match[0]), text)
 
 
-def _alone_text(comparison: Comparison) -> str | None:
+def _alone_text(comparison: ComparedCandidates) -> str | None:
     """Say that one worker alone is faster than all together; None: it is not."""
     first = comparison.best[0]
     for change in comparison.changes:
@@ -313,7 +313,7 @@ def _slowest_rank(answer: WhatIf) -> Iterator[str]:
         )
 
 
-def _bottlenecks(comparison: Comparison) -> Iterator[str]:
+def _bottlenecks(comparison: ComparedCandidates) -> Iterator[str]:
     """Say what limits the best candidates."""
     for label, diagnosis in comparison.diagnoses.items():
         seconds = diagnosis.seconds
@@ -364,8 +364,8 @@ def _basis_of_advice(advice: Advice) -> Iterator[str]:
     if advice.experiment.trains:
         rates = ", ".join(f"{factor:g}" for factor in RATES)
         yield (
-            f"{NOT_LEARNED}; the sweep trains them, each with {rates} times the learning rate of the"
-            " file. Where the best is the first or the last of them, add rates beyond it."
+            f"{NOT_LEARNED}; the sweep trains them, each with {rates} times the learning rate of"
+            " the file. Where the best is the first or the last of them, add rates beyond it."
         )
     else:
         yield f"{NOT_LEARNED}."
@@ -443,12 +443,13 @@ def as_json(found: WhatIf | Advice) -> str:
         "confidence": CONFIDENCE,
         "answer": sentences(found),
         "basis": list(basis(found)),
-        "paradigms": [_json_of(one, price_of(found)) for one in comparison.predictions],
+        "paradigms": [_json_of(found, one) for one in comparison.predictions],
         "changes": [
             {
                 "what": _named(found, change.what),
                 "paradigm": change.candidate.label,
-                "samples_per_s": change.samples_per_s,
+                "factor": change.samples_per_s
+                / comparison.get(change.candidate.label).samples_per_s.value,
             }
             for change in comparison.changes
         ],
@@ -483,7 +484,6 @@ def _json_of_ranks(answer: WhatIf) -> dict[str, Any]:
         ],
         "steps": answer.ranks.steps_each,
         "batch_size": answer.ranks.batch_size,
-        "samples_per_step": answer.ranks.samples,
         "steps_per_exchange": times.steps_per_exchange,
         "price_per_hour": answer.options.price_per_hour,
         "curves": [
@@ -499,9 +499,14 @@ def _json_of_ranks(answer: WhatIf) -> dict[str, Any]:
     }
 
 
-def _json_of(one: Prediction, price: float | None) -> dict[str, Any]:
-    measures = asdict(one)
+def _json_of(found: WhatIf | Advice, one: Prediction) -> dict[str, Any]:
+    price, measures = price_of(found), asdict(one)
     del measures["candidate"]
+    if isinstance(found, WhatIf):
+        rate = one.samples_per_s.times(1 / found.ranks.samples)
+        measures["steps_per_s"] = asdict(rate)
+        if found.ranks.batch_size is None:
+            measures |= {"samples_per_s": None, "update_samples": None}
     return {
         "paradigm": one.label,
         "parameters": one.candidate.choice.make().parameters(),

@@ -65,8 +65,9 @@ class Setting:
         return part if samples < self.samples else self
 
     def paced(self) -> Setting:
-        """Return it with as much work as shows its pace, if it has more, and no less than shows
-        that of local steps; faults have their times, and so the whole work.
+        """Return it with as much work as shows its pace, if it has more.
+
+        Faults have their times, and so the whole work; local steps have `with_rounds`.
         """
         workers = self.experiment.worker_count
         most = max(PACED_PUSHES, min(ROUNDS * workers, MOST_PACED), FEWEST_ROUNDS * workers)

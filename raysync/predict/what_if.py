@@ -10,7 +10,7 @@ from statistics import fmean, median_low
 from raysync.config import ParadigmChoice
 from raysync.config.table_columns import listed
 from raysync.predict.candidates import candidates_of, standard_paradigms
-from raysync.predict.comparison import Comparison, Show, compare
+from raysync.predict.compared_candidates import ComparedCandidates, Show, compare, predict_all
 from raysync.predict.curves import Axis, Curve, check_axes, curves
 from raysync.predict.exchange import Exchange
 from raysync.predict.intervals import FEWEST
@@ -45,7 +45,7 @@ class WhatIf:
     times: RankStepTimes
     options: PredictionOptions
     ranks: MeasuredRanks
-    comparison: Comparison
+    comparison: ComparedCandidates
     curves: tuple[Curve, ...]
     remarks: tuple[str, ...]
 
@@ -80,7 +80,7 @@ def predict(
     check_axes(ranks, options.axes)
     choices = choices or standard_paradigms(len(times.steps))
     candidates = candidates_of(choices, options.exchange)
-    comparison = compare(ranks, candidates, options.processes, show)
+    comparison = compare(ranks, predict_all(ranks, candidates, options.processes, show))
     followed = [one.candidate for one in comparison.followed]
     return WhatIf(
         times=times,
@@ -106,7 +106,9 @@ def may_hide_waits(times: RankStepTimes) -> bool:
     return times.may_wait and len(means) > 1 and max(means) <= ALIKE * min(means)
 
 
-def _remarks(times: RankStepTimes, ranks: MeasuredRanks, comparison: Comparison) -> Iterator[str]:
+def _remarks(
+    times: RankStepTimes, ranks: MeasuredRanks, comparison: ComparedCandidates
+) -> Iterator[str]:
     steps, fewest = ranks.steps_each, FEWEST * STEPS_A_BLOCK * times.steps_per_exchange
     if may_hide_waits(times):
         yield (

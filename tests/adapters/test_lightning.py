@@ -10,8 +10,7 @@ from torch import nn
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
-from raysync.predict.candidates import Candidate
-from raysync.predict.world import world_of
+from raysync.predict.advise import advise
 from raysync.training.adapters.lightning_update import update_of
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.preparation import prepare
@@ -181,12 +180,12 @@ def test_the_rate_is_not_multiplied_by_the_workers_unless_the_file_says_so(updat
 def test_advice_trains_with_the_modules_own_optimizer():
     """And says so in the file that it advises, which is run as it is."""
     target = {"metric": "val_loss", "at_most": 1.0}
-    world = world_of(config.validate(SETTINGS | {"target": target, "update": {"momentum": 0.5}}))
-    own = world.plan.experiment.update
+    experiment = config.validate(SETTINGS | {"target": target, "update": {"momentum": 0.5}})
+    sweep = config.validate(advise(experiment, choices=[ParadigmChoice(name="asp")]).sweep)
+    own = prepare(sweep).experiment.update
     assert (name_of(own), own.lr, own.momentum, own.lr_scaling) == ("sgd", 0.1, 0.5, "none")
-    advised = world.advised(Candidate(ParadigmChoice(name="asp"), lr=0.3))
-    again = prepare(config.parse(advised.to_yaml(), source="advised.yaml")).experiment.update
-    assert again.model_dump() == own.model_dump() | {"lr": 0.3}
+    rates = [row["set"]["update.lr"] for row in sweep.sweep.grid["paradigm"]]
+    assert rates == [0.05, 0.1, 0.2]
 
 
 @pytest.mark.parametrize(

@@ -8,13 +8,13 @@ import sys
 
 import pytest
 import torch
+from raysync.predict.snippets import snippets
 from torch import nn
 
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
 from raysync.predict.candidates import Candidate
-from raysync.predict.snippets import snippets
 from raysync.training.preparation import prepare
 from tests.builders.virtual import entries, learn, weights_of
 

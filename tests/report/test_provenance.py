@@ -1,10 +1,7 @@
 """What a report says was trained."""
 
-import pytest
-
 from raysync import config, run
-from raysync.predict.candidates import Candidate
-from raysync.predict.world import world_of
+from raysync.predict.advise import advise
 from raysync.results.collection import collect
 from raysync.results.provenance import configuration
 from tests.builders.tasks import Sums
@@ -41,13 +38,11 @@ def test_local_steps_are_a_part_of_the_scenario(tmp_path):
 
 
 def test_what_is_advised_for_an_own_task_has_it_and_its_local_steps():
-    pytest.importorskip("optuna")
     task = "tests.builders.tasks:Validated"
     experiment = config.validate(QUICK | {"task": task, "target": {"metric": "loss", "at_most": 1}})
-    advised = world_of(experiment).advised(Candidate(config.ParadigmChoice(name="asp")))
-    said = advised.plain()
+    said = advise(experiment, choices=[config.ParadigmChoice(name="asp")]).sweep
     assert said["task"]["name"] == task
     assert "model" not in said
-    assert "name" not in said["data"]
+    assert "name" not in said.get("data", {})
     assert said["local"]["steps"] == 2
-    assert config.parse(advised.to_yaml(), source="advised.yaml").local == advised.local
+    assert config.validate(said).local == experiment.local

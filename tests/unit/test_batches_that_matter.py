@@ -1,7 +1,5 @@
 """The smallest batch that a task can compute, and metrics that depend on the batch."""
 
-import time
-
 import numpy as np
 import pytest
 import torch
@@ -12,9 +10,7 @@ import raysync
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
-from raysync.predict.candidates import Candidate
-from raysync.predict.runs import PlannedRun, perform
-from raysync.predict.world import world_of
+from raysync.predict.advise import advise
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import prepare
 from raysync.training.tasks.task import Average
@@ -164,16 +160,13 @@ class Advised(Normalised):
         return self.test_set()
 
 
-@pytest.mark.parametrize("trains", [True, False], ids=["trained", "timed"])
-def test_advice_divides_no_batch_into_parts_that_are_too_small(trains):
+def test_advice_divides_no_batch_into_parts_that_are_too_small():
     """Its candidates are divided though the experiment itself is not."""
     target = {"metric": Advised().primary, "at_most": 1e-9}
     named = QUICK | {"task": f"{__name__}:Advised", "paradigm": "bsp", "target": target}
-    plan = world_of(config.validate(named)).plan
-    candidate = Candidate(ParadigmChoice(name="balanced"))
-    outcome = perform(plan, PlannedRun(candidate, 0, trains=trains), time.monotonic)
-    assert outcome.status == "finished"
-    assert min(outcome.shares.values()) == 2
+    answer = advise(config.validate(named), choices=[ParadigmChoice(name="balanced")])
+    [balanced] = answer.comparison.predictions
+    assert min(balanced.shares.values()) == 2
 
 
 # ---- metrics that depend on the batch ----

@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from dataclasses import replace
 from math import isclose
 
 import numpy as np
@@ -19,10 +20,9 @@ import raysync
 from raysync import config
 from raysync.cli.console import console
 from raysync.config import Link, ParadigmChoice
-from raysync.predict import what_if as prediction, what_if_report as prediction_report
+from raysync.predict import compared_candidates, report, what_if as prediction
 from raysync.predict.candidates import Candidate, paradigms_in, standard_paradigms
 from raysync.predict.exchange import Exchange
-from raysync.predict.figures import figures_of_what_if
 from raysync.predict.intervals import ratio
 from raysync.predict.lone_worker import lone_worker_text
 from raysync.predict.measured_ranks import MeasuredRanks
@@ -64,19 +64,19 @@ def width(interval):
 
 def test_constant_steps_a_barrier_takes_the_longest_and_without_one_rates_add_up():
     answer = predict(times([1.0], [2.0]), PredictionOptions(8, 150, 36.0), [BSP, ASP])
-    bsp, asp = answer.predictions
+    bsp, asp = answer.comparison.predictions
     assert (bsp.seconds, asp.seconds) == (300, 200)
-    assert bsp.steps_per_s.value == pytest.approx(2 / 2)
-    assert asp.steps_per_s.value == pytest.approx(1 / 1 + 1 / 2)
+    assert bsp.samples_per_s.value == pytest.approx(8 * 2 / 2)
     assert asp.samples_per_s.value == pytest.approx(8 * 1.5)
     assert bsp.wait_fraction.value == pytest.approx(150 / 600)
     assert bsp.waiting == {"rank-0": pytest.approx(0.5), "rank-1": 0}
     assert bsp.lost_worker_hours.value == pytest.approx(150 / 3600)
-    assert bsp.lost_money.value == pytest.approx(1.5)
+    money = json.loads(report.as_json(answer))["paradigms"][0]["lost_money"]
+    assert money["value"] == pytest.approx(1.5)
     assert bsp.worker_hours == pytest.approx(600 / 3600)
     assert (asp.wait_fraction.value, asp.lost_worker_hours.value) == (0, 0)
     assert (bsp.staleness_max, bsp.lead_max, asp.lead_max) == (0, 0, 100)
-    for interval in (bsp.steps_per_s, bsp.wait_fraction, bsp.lost_money):
+    for interval in (bsp.samples_per_s, bsp.wait_fraction, bsp.lost_worker_hours):
         assert interval.low == pytest.approx(interval.value)
         assert interval.high == pytest.approx(interval.value)
 
@@ -90,10 +90,10 @@ def test_a_worker_is_alone_if_it_makes_nine_tenths_of_the_pushes(counts):
 
 def test_a_rank_that_trains_nearly_alone_is_named():
     answer = predict(times([1.0], [20.0], [30.0]), PredictionOptions(8, 100), [BSP, ASP])
-    bsp, asp = answer.predictions
+    bsp, asp = answer.comparison.predictions
     assert bsp.applied == dict.fromkeys(["rank-0", "rank-1", "rank-2"], 100)
     assert sum(asp.applied.values()) == 300
-    said = " ".join(prediction_report.sentences(answer))
+    said = " ".join(report.sentences(answer))
     assert tells(said, f"asp rank-0 {asp.applied['rank-0']} 300")
 
 
@@ -102,11 +102,11 @@ def test_a_table_by_pencil():
     Without a barrier a pushes at 1, 4, 6, (its steps again) 7, and b at 4, 5, 7: the sixth at 7.
     """
     answer = predict(times([1, 3, 2], [4, 1, 2]), PredictionOptions(), [BSP, ASP])
-    bsp, asp = answer.predictions
+    bsp, asp = answer.comparison.predictions
     assert (bsp.seconds, asp.seconds) == (9, 7)
     assert bsp.wait_fraction.value == pytest.approx(5 / 18)
     assert bsp.lost_worker_hours.value == pytest.approx(5 / 3600)
-    assert bsp.steps_per_s.low is None  # too short
+    assert bsp.samples_per_s.low is None  # too short
 
 
 @pytest.mark.parametrize("batch_size", [None, 30])
@@ -115,11 +115,11 @@ def test_batches_by_speed_let_rates_add_up_without_staleness(batch_size):
     matter that nobody says how many samples a step has.
     """
     answer = predict(times([1.0], [2.0]), PredictionOptions(batch_size, 300), ())
-    found = {each.label: each for each in answer.predictions}
+    found = {each.label: each for each in answer.comparison.predictions}
     balanced = found["balanced"]
-    assert balanced.steps_per_s.value == pytest.approx(1.5, rel=0.005)
+    assert balanced.samples_per_s.value == pytest.approx(1.5 * answer.ranks.samples, rel=0.005)
     assert (balanced.staleness_max, balanced.dropped) == (0, 0)
-    assert found["bsp"].steps_per_s.value == pytest.approx(1)
+    assert found["bsp"].samples_per_s.value == pytest.approx(answer.ranks.samples)
 
 
 def test_one_more_rank_is_what_a_larger_table_says():
@@ -127,18 +127,42 @@ def test_one_more_rank_is_what_a_larger_table_says():
     rank.
     """
     steps = {"a-0": (1.0, 2.0), "a-1": (2.0, 1.9), "a-2": (3.0, 3.0), "b-0": (5.0, 4.0)}
-    answer = predict(RankStepTimes("a test", steps), PredictionOptions(steps=60), [BSP, ASP])
-    assert [each.group for each in answer.with_another] == ["a", "b"]
-    for larger, extra in zip(answer.with_another, [("a-3", "a-1"), ("b-1", "b-0")], strict=True):
-        whole = dict(sorted({**steps, extra[0]: steps[extra[1]]}.items()))
-        again = predict(RankStepTimes("a test", whole), PredictionOptions(steps=60), [ASP, BSP])
-        assert larger.predictions == again.predictions
-    plain = predict(RankStepTimes("a test", {"x": (1.0,), "y": (2.0,)}), PredictionOptions(), [BSP])
-    [larger] = plain.with_another
-    assert (larger.group, len(larger.predictions), plain.best) == ("", 1, list(plain.predictions))
-    assert json.loads(prediction_report.as_json(plain))["with_one_more"][0]["paradigms"]
-    [_, table] = prediction_report.answer_of(answer).tables
-    assert len(table.frame()) == sum(len(each.predictions) for each in answer.with_another)
+    options = PredictionOptions(batch_size=8, steps=60)
+    now = predict(RankStepTimes("a test", steps), options, [BSP, ASP]).comparison
+    for group, extra, like in (("a", "a-3", "a-1"), ("b", "b-1", "b-0")):
+        whole = dict(sorted({**steps, extra: steps[like]}.items()))
+        # on the same work
+        fewer = replace(options, steps=48)
+        again = predict(RankStepTimes("a test", whole), fewer, [BSP, ASP]).comparison
+        larger = {
+            change.candidate.label: change.samples_per_s
+            for change in now.changes
+            if change.what.endswith(f"group {group}")
+        }
+        assert larger == {
+            one.label: pytest.approx(one.samples_per_s.value) for one in again.predictions
+        }
+
+
+def test_a_fast_rank_alone_is_said_where_it_beats_all_together():
+    """Of steps of 1 s and of 9 s a barrier leaves 2 / 9 of a step a second."""
+    answer = predict(times([1.0], [9.0]), PredictionOptions(8, 60), [BSP])
+    alone = {change.what: change.samples_per_s for change in answer.comparison.changes}
+    assert alone["with rank-0 alone"] == pytest.approx(8)
+    assert tells(" ".join(report.sentences(answer)), "rank-0 alone 4.5")
+    even = predict(times([1.0], [1.5]), PredictionOptions(8, 60), [BSP])
+    assert "alone is faster" not in " ".join(report.sentences(even))
+
+
+def test_many_local_steps_have_rounds_enough_for_an_interval():
+    """Each of 100 measured steps is taken several times."""
+    choices = paradigms_in(["bsp", "{name: local, paradigm: bsp, steps: 32}"])
+    answer = predict(random_times(3, 100), PredictionOptions(8), choices)
+    bsp, local = answer.comparison.predictions
+    assert local.samples_per_s.low < local.samples_per_s.value < local.samples_per_s.high
+    assert local.samples_per_s.value > bsp.samples_per_s.value
+    assert local.update_samples == pytest.approx(32 * bsp.update_samples, rel=0.02)
+    assert local.worker_hours < bsp.worker_hours  # both of the same work
 
 
 def test_dropped_pushes_are_lost_by_pencil():
@@ -147,13 +171,17 @@ def test_dropped_pushes_are_lost_by_pencil():
     """
     [k_sync] = predict(
         times([1.0], [1.4]), PredictionOptions(steps=3), paradigms_in(["{name: k-sync, k: 1}"])
-    ).predictions
+    ).comparison.predictions
     assert (k_sync.seconds, k_sync.dropped) == (6, 4)
     assert k_sync.lost_worker_hours.value * 3600 == pytest.approx(4 * 1.4)
-    assert k_sync.steps_per_s.value == pytest.approx(1)
+    assert k_sync.samples_per_s.value == pytest.approx(MeasuredRanks({}, None, 1).samples)
 
 
-@pytest.mark.parametrize("choice", STANDARD, ids=lambda choice: choice.label)
+@pytest.mark.parametrize(
+    "choice",
+    [choice for choice in STANDARD if choice.name != "local"],  # whose work is longer
+    ids=lambda choice: choice.label,
+)
 def test_a_prediction_is_the_virtual_run_of_the_same_trace(choice):
     steps = random_times(5, 40)
     found = simulation(steps, choice, 40).summary
@@ -178,7 +206,8 @@ def test_blocks_add_up_to_the_run(choice):
     assert blocks.lost_s.sum() == pytest.approx(found.lost_s)
     assert blocks.staleness.sum() / blocks.applied.sum() == pytest.approx(summary["staleness_mean"])
     assert blocks.seconds.min() > 0
-    assert 15 <= len(blocks.seconds) <= 22  # 20, and a switch
+    fewest = 3 if choice.name == "local" else 15  # pushes have several steps
+    assert fewest <= len(blocks.seconds) <= 22  # 20, and a switch
     assert set(blocks.phase) == ({0, 1} if choice.name == "sync-switch" else {0})
 
 
@@ -200,8 +229,8 @@ def test_intervals_cover_the_mean_that_is_known():
     truth, covered, tried = 4 / (25 / 12), 0, 40
     for seed in range(tried):
         drawn = np.random.default_rng(seed).exponential(1, (4, 150))
-        [bsp] = predict(times(*drawn.tolist()), PredictionOptions(), [BSP]).predictions
-        covered += bsp.steps_per_s.low <= truth <= bsp.steps_per_s.high
+        [bsp] = predict(times(*drawn.tolist()), PredictionOptions(1), [BSP]).comparison.predictions
+        covered += bsp.samples_per_s.low <= truth <= bsp.samples_per_s.high
     assert 35 <= covered <= tried
 
 
@@ -209,19 +238,21 @@ def test_steps_that_are_slow_for_a_while_make_wider_intervals_than_the_same_step
     slow = np.where(np.arange(600) // 100 % 2, 3.0, 1.0)
     shuffled = np.random.default_rng(0).permutation(slow)
     [whole], [mixed] = (
-        predict(times(steps.tolist(), steps.tolist()), PredictionOptions(), [BSP]).predictions
+        predict(
+            times(steps.tolist(), steps.tolist()), PredictionOptions(), [BSP]
+        ).comparison.predictions
         for steps in (slow, shuffled)
     )
     assert whole.seconds == mixed.seconds
-    assert width(whole.steps_per_s) > 2 * width(mixed.steps_per_s)
+    assert width(whole.samples_per_s) > 2 * width(mixed.samples_per_s)
 
 
 @pytest.mark.parametrize("slow_s", [1.5, 500.0])
 def test_a_rate_whose_interval_is_wider_than_itself_is_named(slow_s):
     """One step of 500 s among 100 of 1 s: bsp has a sixth of the rate without it."""
     steps = [1.0] * 50 + [slow_s] + [1.0] * 49
-    answer = predict(times(steps, [1.0] * 100), PredictionOptions(), [BSP, ASP])
-    bsp = answer.predictions[0].steps_per_s
+    answer = predict(times(steps, [1.0] * 100), PredictionOptions(1), [BSP, ASP])
+    bsp = answer.comparison.predictions[0].samples_per_s
     assert bsp.value == pytest.approx(2 * 100 / (99 + slow_s))
     is_wide = bsp.high - bsp.low > bsp.value
     assert is_wide == (slow_s == 500)
@@ -271,7 +302,7 @@ def test_what_a_record_of_asp_predicts_for_bsp_is_the_bsp_run_of_the_same_seed(t
     bsp = raysync.run(
         {**settings, "paradigm": "bsp", "workload": {"iterations_per_worker": steps.shortest}}
     )
-    [predicted] = predict(steps, PredictionOptions(), [BSP]).predictions
+    [predicted] = predict(steps, PredictionOptions(), [BSP]).comparison.predictions
     assert predicted.seconds == pytest.approx(bsp.summary["seconds"], rel=1e-12)
     assert predicted.wait_fraction.value == pytest.approx(bsp.summary["wait_fraction"], rel=1e-9)
     assert predicted.samples_per_s.value == pytest.approx(bsp.summary["throughput_samples_per_s"])
@@ -281,8 +312,9 @@ def test_what_a_record_of_asp_predicts_for_bsp_is_the_bsp_run_of_the_same_seed(t
 
 def test_one_rank_is_allowed_and_said():
     answer = predict(read_ranks(1), PredictionOptions())
-    assert "backup-workers" not in [each.candidate.choice.name for each in answer.predictions]
-    assert len({each.seconds for each in answer.predictions}) == 1
+    names = [each.candidate.choice.name for each in answer.comparison.predictions]
+    assert set(names) == {"bsp", "local"}
+    assert "is the fastest" not in " ".join(report.sentences(answer))
 
 
 def read_ranks(ranks):
@@ -304,7 +336,7 @@ def test_ranks_that_are_called_like_workers_keep_their_names(ranks, slots):
     measured = MeasuredRanks(steps, batch_size=1, steps_each=1)
     experiment = measured.experiment
     assert list(experiment.slots()) == slots
-    assert list(measured.slots.items()) == list(zip(slots, ranks, strict=True))
+    assert list(measured.names.items()) == list(zip(slots, ranks, strict=True))
     traces = [each for group in experiment.workers for each in group.trace]
     assert traces == list(steps.values())
 
@@ -312,19 +344,19 @@ def test_ranks_that_are_called_like_workers_keep_their_names(ranks, slots):
 @pytest.mark.parametrize("workers", [1, 2, 3, 64, 1000])
 def test_the_standard_paradigms_work_with_any_number_of_ranks(workers):
     choices = standard_paradigms(workers)
-    assert len(choices) >= 10
+    assert len(choices) >= (10 if workers > 1 else 1)
     assert not any(choice.make().infeasible_reason(workers) for choice in choices)
 
 
 def test_several_processes_answer_the_same(monkeypatch):
-    monkeypatch.setattr(prediction, "FEWEST_STEPS", 0)
+    monkeypatch.setattr(compared_candidates, "FEWEST_PUSHES", 0)
     steps, seen = random_times(3, 20), []
     choices = [BSP, ASP]
     alone = predict(steps, PredictionOptions(processes=1), choices)
     together = predict(
         steps, PredictionOptions(processes=2), choices, lambda *done: seen.append(done)
     )
-    assert together.predictions == alone.predictions
+    assert together.comparison.predictions == alone.comparison.predictions
     assert seen == [(1, 2), (2, 2)]
 
 
@@ -343,7 +375,7 @@ def test_where_waiting_may_hide_who_is_slow_no_rank_is_named(may_wait, last):
     answer = predict(steps, PredictionOptions(), [BSP])
     is_hidden = may_wait and last < 1.5
     assert prediction.may_hide_waits(steps) == is_hidden
-    said = " ".join(prediction_report.sentences(answer))
+    said = " ".join(report.sentences(answer))
     assert ("slowest rank is" in said) == (not is_hidden)
     assert len(answer.remarks) == 1 + is_hidden  # another is that there are few steps
 
@@ -372,7 +404,7 @@ def table(tmp_path):
 
 
 def test_the_command_prints_a_table_and_what_it_rests_on(call, table, monkeypatch):
-    monkeypatch.setattr(console, "_width", 120)  # no label is folded
+    monkeypatch.setattr(console, "_width", 160)  # no label is folded
     code, out, err = call("whatif", "steps.csv", "--batch-size", "32", "--price-per-hour", "2")
     assert (code, err) == (0, "")
     assert re.search(r"^asp is the fastest: [\d.]+ ± [\d.]+ samples per second", out)
@@ -410,7 +442,7 @@ def test_the_page_and_the_markdown(call, table, tmp_path):
     for data in re.findall(r'<script type="application/json">(.*?)</script>', page, re.DOTALL):
         assert json.loads(data)["traces"]
     _, out, _ = call("whatif", "steps.csv", "--json", "-o", "page.md")
-    assert json.loads(out)["whatif"] == 1
+    assert json.loads(out)["whatif"] == 2
     text = (tmp_path / "page.md").read_text()
     assert text.startswith("# What if?\n\nasp is the fastest")
     assert "| bsp " in text
@@ -448,33 +480,33 @@ def test_hostile_names_of_ranks_stay_text(tmp_path, call):
 
 def test_figures_are_valid_and_show_the_numbers(table):
     answer = predict(read([str(table)]), PredictionOptions(4))
-    figures = {figure.key: figure for figure in figures_of_what_if(answer)}
+    figures = {figure.key: figure for figure in report.answer_of(answer).figures}
     assert set(figures) == {"rate", "time", "trade-off", "ranks", "waiting"}
     for figure in figures.values():
         go.Figure(painted({"data": figure.traces, "layout": layout_of(figure)}))
         assert figure.caption.endswith(".")
     rates = {trace["name"]: trace["x"][0] for trace in figures["rate"].traces}
-    for each in answer.predictions:
+    for each in answer.comparison.predictions:
         assert rates[each.label] == pytest.approx(each.samples_per_s.value, rel=1e-3)
         shares = [t["x"][0] for t in figures["time"].traces if t["name"] == each.label]
         assert sum(shares) == pytest.approx(100, abs=0.1)
-    assert list(figures["rate"].traces[0]["y"]) == [answer.by_rate[0].label]
+    assert list(figures["rate"].traces[0]["y"]) == [answer.comparison.by_rate[0].label]
 
 
 def test_transfer_is_not_drawn_as_computing(table):
     """The figure has the table's share, also where most of the time is on the links."""
     exchange = Exchange(100_000_000, Link(bandwidth_bytes_per_s=1e6))
     answer = predict(read([str(table)]), PredictionOptions(exchange=exchange))
-    [figure] = [each for each in figures_of_what_if(answer) if each.key == "time"]
-    for each in answer.predictions:
+    [figure] = [each for each in report.answer_of(answer).figures if each.key == "time"]
+    for each in answer.comparison.predictions:
         computing, *_ = (t["x"][0] for t in figure.traces if t["name"] == each.label)
         assert computing == pytest.approx(100 * each.computing_fraction, abs=0.1)
-    assert min(each.computing_fraction for each in answer.predictions) < 0.1
+    assert min(each.computing_fraction for each in answer.comparison.predictions) < 0.1
 
 
 def test_without_bsp_nothing_is_compared_with_it(table):
     answer = predict(read([str(table)]), PredictionOptions(), [ASP])
-    assert "× bsp" not in [column.heading for column in prediction_report.columns_of(answer)]
+    assert "× bsp" not in [column.heading for column in report.columns_of(answer)]
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from raysync.errors import ConfigError
@@ -89,7 +89,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class ComparedCandidates:
     predictions: tuple[Prediction, ...]
     diagnoses: Mapping[str, Diagnosis]
     """Label -> what limits one of the best, where something could."""
@@ -121,14 +121,14 @@ class Comparison:
         return next(one for one in self.predictions if one.label == label)
 
 
-def compare(
+def predict_all(
     subject: Subject, candidates: Sequence[Candidate], processes: int, show: Show
-) -> Comparison:
-    """Simulate candidates, and what limits and would help the best.
+) -> list[Prediction]:
+    """Simulate candidates; all are checked before the first one begins.
 
     Args:
         subject: the workers and their work.
-        candidates: labels differ; all are checked before the first one begins.
+        candidates: with different labels.
         processes: as many as may simulate.
         show: see `Show`.
 
@@ -143,13 +143,19 @@ def compare(
     ):
         predictions.append(_prediction(subject, candidate, setting, result))
         show(len(predictions), len(candidates))
-    first = Comparison(tuple(predictions), {}, ())
+    return predictions
+
+
+def compare(subject: Subject, predictions: Sequence[Prediction]) -> ComparedCandidates:
+    """Find what limits the best, and what other clusters would do to them."""
+    compared = ComparedCandidates(tuple(predictions), {}, ())
     diagnoses = {
         one.label: found
-        for one in first.followed
+        for one in compared.followed
         if (found := diagnose(subject.setting(one.candidate))) is not None
     }
-    return Comparison(first.predictions, diagnoses, tuple(_changes(subject, first.best)))
+    changes = tuple(_changes(subject, compared.best))
+    return replace(compared, diagnoses=diagnoses, changes=changes)
 
 
 def simulations(settings: Sequence[Setting], processes: int) -> Iterator[Simulation]:
