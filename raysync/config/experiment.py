@@ -354,12 +354,10 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _codec_fits(self) -> Experiment:
-        wire, update = self.cluster.wire, self.update
-        sums = [name for name in ("", *update.phases) if update.in_phase(name).combine == "sum"]
-        if wire.name in ("int8", "top-k") and sums:
-            where = f"update.phases.{sums[0]}" if sums[0] else "update"
+        wire = self.cluster.wire
+        if wire.name in ("int8", "top-k") and self.update.combine == "sum":
             raise ValueError(
-                f"{where}.combine: sum: with cluster.wire: {wire.name} the errors of all pushes"
+                f"update.combine: sum: with cluster.wire: {wire.name} the errors of all pushes"
                 " would add up, too; allowed: mean"
             )
         return self

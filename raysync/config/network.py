@@ -108,9 +108,10 @@ class Regions(Strict):
 class NetworkPhase(Strict):
     """The settings that differ in one phase of a switching paradigm; others keep their values."""
 
+    gone: ClassVar = {"pull_round_trips": (None, "network.pull_round_trips holds in every phase")}
+
     link: Link | None = Field(None, description=AS_OUTSIDE)
     server_bandwidth_bytes_per_s: float | None = Field(None, gt=0, description=AS_OUTSIDE)
-    pull_round_trips: int | None = Field(None, ge=0, description=AS_OUTSIDE)
     push_s: float | None = Field(None, ge=0, description=AS_OUTSIDE)
     update_s: float | None = Field(None, ge=0, description=AS_OUTSIDE)
     update_bytes_per_s: float | None = Field(None, gt=0, description=AS_OUTSIDE)

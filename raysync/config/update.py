@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from typing_extensions import override
@@ -188,6 +188,8 @@ Optimizer = Annotated[Named, BeforeValidator(by_name), PlainSerializer(_short_fo
 class Phase(Strict):
     """The settings that differ in one phase of a switching paradigm; others keep their values."""
 
+    gone: ClassVar = {"combine": (None, "update.combine holds in every phase")}
+
     lr: float | None = Field(None, gt=0, description=AS_OUTSIDE)
     momentum: float | None = Field(None, ge=0, lt=1, description=AS_OUTSIDE)
     momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = Field(
@@ -197,7 +199,6 @@ class Phase(Strict):
     lr_scaling: Literal["linear", "none", "inverse-root"] | None = Field(
         None, description=AS_OUTSIDE
     )
-    combine: Literal["mean", "sum"] | None = Field(None, description=AS_OUTSIDE)
     clip_norm: float | None = Field(None, gt=0, description=AS_OUTSIDE)
 
 

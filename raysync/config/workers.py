@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -389,6 +389,10 @@ def _short_form(wire: WireFormat) -> str | dict[str, Any]:
 class Cluster(Strict):
     """Where and how the actors run."""
 
+    gone: ClassVar = {
+        "task_events": (False, "raysync report RUN --format trace writes each step and update")
+    }
+
     address: str = Field(
         "auto",
         description=(
@@ -496,13 +500,6 @@ class Cluster(Strict):
             "format in which pushes travel to the server: `bf16`, `{name: top-k, fraction: 0.01}`;"
             " they are added in float32. Weights travel in float32 in any case, and buffers bit by"
             " bit"
-        ),
-    )
-    task_events: bool = Field(
-        False,
-        description=(
-            "show every step and update in Ray's task list and timeline; costs a few "
-            "percent of the throughput of a small model"
         ),
     )
     metrics: Annotated[Metrics, BeforeValidator(_published), PlainSerializer(_short_metrics)] = (

@@ -70,7 +70,10 @@ from tests.builders.messages import naming
         ("update: {phases: {bps: {}}}\nparadigms: [bsp, sync-switch]", "'bsp' bsp"),
         ("update: {phases: {asp: {lr: 0}}}", "update.phases.asp.lr: 0 0"),
         ("update: {phases: {asp: {momentun: 0}}}", "update.phases.asp.momentun: 'momentum'"),
-        ("update: {phases: {asp: {combine: sum}}}", "update: phases.asp: combine: sum lr_scaling:"),
+        (
+            "update: {combine: sum, lr_scaling: none, phases: {asp: {lr_scaling: linear}}}",
+            "update: phases.asp: combine: sum lr_scaling:",
+        ),
         (
             "update: {momentum: 0.9, nesterov: true, phases: {asp: {momentum: 0}}}",
             "phases.asp: nesterov momentum",
@@ -432,8 +435,31 @@ def test_histograms_of_nothing_are_refused():
         config.validate({"cluster": {"metrics": wrong}})
 
 
-def test_a_setting_that_is_gone_is_read_from_records_and_answered_in_files():
-    plain = config.validate({"engine": "virtual"})
-    assert config.validate({"engine": "virtual", "network": {"sharing": "fair"}}) == plain
-    with pytest.raises(ConfigError, match=naming("network sharing: first-come TCP")):
-        config.validate({"engine": "virtual", "network": {"sharing": "first-come"}})
+@pytest.mark.parametrize(
+    ("block", "off", "on", "says"),
+    [
+        ("network", {"sharing": "fair"}, {"sharing": "first-come"}, "network: sharing: TCP"),
+        ("cluster", {"task_events": False}, {"task_events": True}, "cluster: task_events: trace"),
+        (
+            "update.phases.asp",
+            {"combine": None},
+            {"combine": "sum"},
+            "update.phases.asp: combine: update.combine",
+        ),
+        (
+            "network.phases.asp",
+            {"pull_round_trips": None},
+            {"pull_round_trips": 1},
+            "network.phases.asp: pull_round_trips: network.pull_round_trips",
+        ),
+    ],
+)
+def test_a_setting_that_is_gone_is_read_from_records_and_answered_in_files(block, off, on, says):
+    def experiment(setting):
+        for name in reversed(block.split(".")):
+            setting = {name: setting}
+        return config.validate({"engine": "virtual", "paradigm": "sync-switch"} | setting)
+
+    assert experiment(off) == experiment({})
+    with pytest.raises(ConfigError, match=naming(says)):
+        experiment(on)
