@@ -146,7 +146,7 @@ WORKERS = [
 FAULTS = [
     {"kind": "crash", "worker": "b-0", "at_s": 7.3, "rejoin_after_s": 3},
     {"kind": "crash", "worker": "a-1", "at_clock": 4, "rejoin_after_s": 0.5},
-    {"kind": "slow-down", "factor": 3, "mean_gap_clocks": 3, "lasts_clocks": 2},
+    {"kind": "slow-down", "factor": 3, "mean_gap_s": 6, "lasts_s": 4},
 ]
 
 
