@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from math import exp, log
-from typing import Annotated, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from typing_extensions import override
@@ -20,6 +20,9 @@ from raysync.core.capability import Capability
 from raysync.errors import unknown_name
 from raysync.randomness import standard_normal, uniform
 from raysync.step_fault import StepFault
+
+if TYPE_CHECKING:
+    from raysync.config.experiment import Experiment
 
 Draws = Callable[[int], float]  # the number of a draw -> its value, always the same
 Clock = Annotated[int, Field(ge=0)]
@@ -304,13 +307,10 @@ WindowedFault = SlowDown | Latency | Drift | SpeedDrift
 Fault = Annotated[WindowedFault | Crash | Kill, Field(discriminator="kind")]
 
 
-def check_fault_targets(faults: Sequence[Fault], groups: Sequence[WorkerGroup]) -> None:
-    """Check that faults name existing workers, and not more than there are.
-
-    Raises:
-        ConfigError, ValueError: for an unknown name, or too large a count.
-    """
-    for index, fault in enumerate(faults):
+def check_fault_targets(experiment: Experiment) -> None:
+    """Refuse faults of workers that do not exist."""
+    groups = experiment.workers
+    for index, fault in enumerate(experiment.faults):
         where = f"faults[{index}]"
         _check_workers(groups, fault, where)
         if not isinstance(fault, Crash) and fault.count is not None:
