@@ -60,9 +60,8 @@ class Strict(BaseModel):
     def _without_gone(cls, settings: Any) -> Any:
         if not (cls.gone and isinstance(settings, Mapping)):
             return settings
-        for name in cls.gone.keys() & settings.keys():
-            recorded, why = cls.gone[name]
-            if settings[name] != recorded:
+        for name, (recorded, why) in cls.gone.items():
+            if settings.get(name, recorded) != recorded:
                 raise ValueError(f"{name}: {settings[name]}: there is no such setting now: {why}")
         return {name: value for name, value in settings.items() if name not in cls.gone}
 

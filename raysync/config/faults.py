@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import exp, log
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 from typing_extensions import override
 
 from raysync.config.base import Repeats, Strict
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from raysync.config.experiment import Experiment
 
 Draws = Callable[[int], float]  # the number of a draw -> its value, always the same
-Clock = Annotated[int, Field(ge=0)]
 
 BY_CLOCK = (None, "a window by the worker's clock is clocks: [FIRST, END]")
 
@@ -88,7 +87,7 @@ class _Windows(_Selection):
     end_s: float | None = Field(
         None, gt=0, description="no window begins after it; needs times or mean_gap_s"
     )
-    clocks: tuple[Clock, Clock | None] | None = Field(
+    clocks: tuple[NonNegativeInt, NonNegativeInt | None] | None = Field(
         None,
         description=(
             "in place of seconds, one window by the worker's clock: `[20, 60]` for its steps 20 to"
