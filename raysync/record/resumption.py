@@ -14,11 +14,10 @@ import psutil
 from raysync.config.bounded_file import open_plain
 from raysync.config.secret_masking import MASK
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import Ended, Header, decode, read_header
+from raysync.core.journal import Ended, decode
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST, name_of, numbers_in, read_checkpoint
-from raysync.record.journal_checkpoints import checkpoint_times
-from raysync.record.journal_file import JournalFile
+from raysync.record.journal_file import checkpoint_times
 from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
 from raysync.record.storage import (
     Location,
@@ -115,7 +114,7 @@ def check_resumable(record: RunRecord, *, is_gone: bool = False) -> dict[str, An
 
     Raises `ConfigError` if the run is over, or running and not known to be gone.
     """
-    head = _header(record)
+    head = record.header
     where = display_name(record.path)
     status = _status(record)
     if status in OVER:
@@ -172,14 +171,9 @@ def environment_of(record: RunRecord) -> dict[str, Any]:
 
 def workload_of(record: RunRecord) -> int:
     """Return the samples of a run's workload; raise `ConfigError` if the record is damaged."""
-    samples = _header(record).workload_samples
+    samples = record.header.workload_samples
     assert samples is not None, "the run of a record has a workload"
     return samples
-
-
-def _header(record: RunRecord) -> Header:
-    with legible(record.path), JournalFile(record.path / JOURNAL) as file:
-        return read_header(file.readline())
 
 
 def _status(record: RunRecord) -> str | None:

@@ -33,7 +33,7 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.core.structs import encode
 from raysync.errors import RunFailed
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
-from raysync.record.journal_checkpoints import Resumption, truncate
+from raysync.record.journal_file import Resumption, truncate
 from raysync.record.made_here import MAKER, this_maker
 from raysync.record.measures import Measures
 from raysync.record.push_rows import Columns, PushRow, columns_of

@@ -19,7 +19,7 @@ from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter, numbers_in
 from raysync.record.event_text import report_events
-from raysync.record.journal_checkpoints import end_of, lines_before
+from raysync.record.journal_file import end_of, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import RunRecord, load

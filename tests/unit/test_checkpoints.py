@@ -50,8 +50,7 @@ from raysync.record.checkpoints import (
 )
 from raysync.record.collector import Collector
 from raysync.record.event_text import seconds, texts_of
-from raysync.record.journal_checkpoints import Resumption, truncate
-from raysync.record.journal_tail import JournalTail
+from raysync.record.journal_file import JournalTail, Resumption, truncate
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import load, measures_of
