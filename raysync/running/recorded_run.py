@@ -33,8 +33,7 @@ from raysync.running.engines import Engine, Notify, WatchCallback
 from raysync.running.recovery import Recoveries, Reports, ResumePoint
 from raysync.running.stop_request import RunCut, stop_request
 from raysync.tracking.callback import RunStart, callbacks_of
-from raysync.tracking.observers import Observers
-from raysync.tracking.trackers import trackers_of
+from raysync.tracking.observers import Observers, trackers_of
 from raysync.training.preparation import TrainingPlan
 from raysync.training.tasks.supervised import Supervised
 
