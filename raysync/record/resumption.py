@@ -19,15 +19,7 @@ from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST, name_of, numbers_in, read_checkpoint
 from raysync.record.journal_file import checkpoint_times
 from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
-from raysync.record.storage import (
-    Location,
-    copy_of,
-    display_name,
-    download,
-    is_uri,
-    join,
-    location_of,
-)
+from raysync.record.storage import Location, display_name, download, folder_of, join, location_of
 from raysync.record.writer import JOURNAL
 
 RECENT_S = 90.0
@@ -100,8 +92,7 @@ def checkpoints_of(record: Path, output: Location | None) -> Path:
     """Return the folder of a record's checkpoints (`checkpoint.output`), or its URI's copy."""
     if output is None:
         return record / CHECKPOINTS
-    location = join(output, record.name)
-    return copy_of(str(location)) if is_uri(location) else Path(location).expanduser()
+    return folder_of(join(output, record.name))
 
 
 def is_over(record: RunRecord) -> bool:
