@@ -16,7 +16,7 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Evaluation, Remark, decode, encode
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.journal_checkpoints import checkpoint_line
+from raysync.record.journal_file import checkpoint_line
 from raysync.training.preparation import prepare
 from raysync.virtual import virtual_backend
 from raysync.virtual.engine import VirtualEngine, driver_of
