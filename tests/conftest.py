@@ -105,9 +105,7 @@ def metered_runs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("prometheus")
     dashboards(folder / "watching")
     with metered(
-        folder,
-        *RUNS,
-        RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR=str(folder / "watching/grafana/dashboards"),
+        folder, *RUNS, RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR=str(folder / "watching/dashboards")
     ) as seen:
         yield seen
 

@@ -114,7 +114,8 @@ def settling(record: RunRecord) -> dict[str, object]:
     """
     [fault] = record.config.faults
     assert isinstance(fault, SlowDown)
-    slow, fast = int(fault.start), int(fault.start + fault.lasts)
+    assert fault.clocks is not None, "a fault by seconds"
+    slow, fast = fault.clocks
     rounds = shares(record)
     complete = [clock for clock in sorted(rounds) if len(rounds[clock]) == len(rounds[0])]
     settled = [

@@ -91,11 +91,11 @@ def _lives(results: Results, workers: int) -> float:
     experiment = results.experiment("goodput")
     [kill] = experiment.faults
     assert isinstance(kill, Kill), "another fault"
-    assert kill.mean_gap is not None, "kills without a mean gap"
+    assert kill.mean_gap_s is not None, "kills without a mean gap"
     slots = list(experiment.slots())[:workers]
     plans = [FaultPlan(experiment.model_copy(update={"seed": seed})) for seed in experiment.seeds]
     first = [plan.next_kill(slot, 0.0) for plan in plans for slot in slots]
-    return sum(at for at, _ in filter(None, first)) / len(first) / kill.mean_gap
+    return sum(at for at, _ in filter(None, first)) / len(first) / kill.mean_gap_s
 
 
 def _most(runs: pd.DataFrame, name: str, restarts: bool) -> pd.DataFrame:

@@ -1,22 +1,18 @@
-"""`raysync dashboards`: write files for Prometheus and Grafana, and check a Prometheus."""
+"""`raysync dashboards`: write Grafana dashboards beside Ray's own, and check a Prometheus."""
 
 from __future__ import annotations
 
 import json
-from configparser import ConfigParser
-from dataclasses import dataclass
 from http.client import HTTPException
 from importlib.resources import files
-from io import StringIO
 from pathlib import Path
-from shlex import join
+from shlex import quote
 from typing import Annotated, Any
 from urllib.error import HTTPError
 from urllib.parse import urlencode, urlsplit
 from urllib.request import urlopen
 
 import typer
-import yaml
 
 from raysync.cli.app import app
 from raysync.cli.console import console
@@ -24,40 +20,23 @@ from raysync.errors import ConfigError
 from raysync.record.metrics_registry import ON_REQUEST, REGISTRY
 from raysync.record.storage import written
 
-RAY_FOLDER = "/tmp/ray"
-"""The folder of Ray's sessions, unless `ray start --temp-dir` says otherwise."""
-DISCOVERY = "prom_metrics_service_discovery.json"
-"""Ray's list of its endpoints in that folder, always up to date."""
-BOARDS = "grafana/dashboards"
-SCRAPE_S = 10  # Ray's processes report this often
 TIMEOUT_S = 10
 ALL_SERIES = '{__name__=~"ray_raysync_.+"}'
+# Ray's head writes its dashboards into that folder, and what Prometheus and Grafana need to start
+NEXT = """\
+Written: {folder}/dashboards
+export RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR={folder}/dashboards
+ray start --head
+prometheus --config.file=/tmp/ray/session_latest/metrics/prometheus/prometheus.yml \
+--storage.tsdb.path={folder}/prometheus
+GF_PATHS_DATA={folder}/grafana GF_PATHS_LOGS={folder}/grafana grafana server \
+--homepath /usr/share/grafana --config /tmp/ray/session_latest/metrics/grafana/grafana.ini"""
 
 Folder = Annotated[
     Path | None, typer.Argument(metavar="DIR", show_default=False, help="Folder to write to.")
 ]
 Prometheus = Annotated[
-    str, typer.Option(metavar="URL", help="Address at which Prometheus runs, or will run.")
-]
-Ray = Annotated[
-    str,
-    typer.Option(
-        "--ray",
-        metavar="FOLDER|URL",
-        help=(
-            "On the head node: Ray's temporary folder. Elsewhere: the address of the Ray dashboard,"
-            " http://HEAD:8265, which Prometheus then asks for the endpoints."
-        ),
-    ),
-]
-Token = Annotated[
-    Path | None,
-    typer.Option(
-        "--ray-token",
-        metavar="FILE",
-        show_default=False,
-        help="With --ray URL, if Ray requires a token: the file that holds it.",
-    ),
+    str, typer.Option(metavar="URL", help="For --check: the address of Prometheus.")
 ]
 Check = Annotated[
     bool,
@@ -72,20 +51,14 @@ Check = Annotated[
 
 @app.command()
 def dashboards(
-    folder: Folder = None,
-    prometheus: Prometheus = "http://localhost:9090",
-    ray: Ray = RAY_FOLDER,
-    ray_token: Token = None,
-    check: Check = False,
+    folder: Folder = None, prometheus: Prometheus = "http://localhost:9090", check: Check = False
 ) -> None:
-    """Write Grafana dashboards, their provisioning, and a prometheus.yml for a Ray cluster, ready
-    to be started.
-    """
+    """Write Grafana dashboards to DIR, and print how to start Ray, Prometheus and Grafana."""
     prometheus = check_url(prometheus, "--prometheus")
     if folder is None and not check:
         raise ConfigError("dashboards: name the folder DIR to write to, or give --check.")
     if folder is not None:
-        _write(folder.expanduser().resolve(), prometheus, _monitored_cluster(ray, ray_token))
+        _write(folder.expanduser().resolve())
     if check:
         metrics, runs = known(prometheus)
         missing = [metric for metric in REGISTRY.values() if metric.name not in metrics]
@@ -99,131 +72,13 @@ def dashboards(
         )
 
 
-@dataclass(frozen=True)
-class MonitoredCluster:
-    """The parts of a Ray cluster's configuration for Prometheus and Grafana."""
-
-    discovery: dict[str, Any]
-    """The discovery of Ray's endpoints, a part of a scrape configuration."""
-    boards: Path | None
-    """The folder of Ray's own dashboards, if this machine has them."""
-
-
-def _monitored_cluster(ray: str, token: Path | None) -> MonitoredCluster:
-    if "://" in ray:
-        if token is not None and not token.is_file():
-            raise ConfigError(f"--ray-token {token}: there is no such file.")
-        bearer = (
-            {"authorization": {"type": "Bearer", "credentials_file": str(token.absolute())}}
-            if token
-            else {}
-        )
-        endpoint = {
-            "url": f"{check_url(ray, '--ray')}/api/prometheus/sd",
-            "refresh_interval": f"{SCRAPE_S}s",
-            **bearer,
-        }
-        return MonitoredCluster({"http_sd_configs": [endpoint]}, None)
-    if token is not None:
-        raise ConfigError("--ray-token: only with --ray http://HEAD:8265; a folder needs none.")
-    folder = Path(ray).expanduser().absolute()
-    if ":" in ray or folder.is_file():
-        raise ConfigError(
-            f"--ray {ray}: Ray's temporary folder ({RAY_FOLDER}) or http://HEAD:8265 is expected."
-        )
-    discovery = {"files": [str(folder / DISCOVERY)], "refresh_interval": f"{SCRAPE_S}s"}
-    return MonitoredCluster(
-        {"file_sd_configs": [discovery]}, folder / "session_latest/metrics/grafana/dashboards"
-    )
-
-
-def _write(folder: Path, prometheus: str, cluster: MonitoredCluster) -> None:
+def _write(folder: Path) -> None:
+    boards = folder / "dashboards"
     with written(folder):
-        for name, text in _files(folder, prometheus, cluster).items():
-            path = folder / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
-    start_prometheus = [
-        "prometheus",
-        f"--config.file={folder}/prometheus.yml",
-        f"--storage.tsdb.path={folder}/prometheus",
-    ]
-    start_grafana = ["grafana", "server", "--homepath", "/usr/share/grafana"]
-    start_grafana += ["--config", f"{folder}/grafana/grafana.ini"]
-    lines = (f"Written: {folder}", join(start_prometheus), join(start_grafana))
-    console.print_plain("\n".join(lines))
-
-
-def _files(folder: Path, prometheus: str, cluster: MonitoredCluster) -> dict[str, str]:
-    return {  # path in the folder -> text
-        "prometheus.yml": _yaml(
-            {
-                "global": {"scrape_interval": f"{SCRAPE_S}s"},
-                "scrape_configs": [{"job_name": "ray", **cluster.discovery}],
-            }
-        ),
-        "grafana/grafana.ini": _grafana_ini(folder / "grafana"),
-        "grafana/provisioning/datasources/raysync.yml": _yaml(_data_source(prometheus)),
-        "grafana/provisioning/dashboards/raysync.yml": _yaml(
-            _providers(folder / BOARDS, cluster.boards)
-        ),
-        **{
-            f"{BOARDS}/{file.name}": file.read_text(encoding="utf-8")
-            for file in (files("raysync") / "dashboards").iterdir()
-            if file.name.endswith(".json")
-        },
-    }
-
-
-def _grafana_ini(folder: Path) -> str:
-    settings = ConfigParser(interpolation=None)
-    settings.read_dict(
-        {
-            "paths": {
-                "data": folder / "data",
-                "logs": folder / "data" / "log",
-                "provisioning": folder / "provisioning",
-            },
-            # without a login, as in Ray's own settings
-            "auth.anonymous": {"enabled": "true", "org_role": "Viewer"},
-            "security": {"allow_embedding": "true"},  # the Ray dashboard embeds the panels
-        }
-    )
-    text = StringIO()
-    settings.write(text)
-    return text.getvalue()
-
-
-def _data_source(prometheus: str) -> dict[str, Any]:
-    return {
-        "apiVersion": 1,
-        "datasources": [
-            {
-                "name": "Prometheus",  # the Ray dashboard expects this name
-                "type": "prometheus",
-                "url": prometheus,
-                "access": "proxy",
-                "isDefault": True,
-                "jsonData": {"timeInterval": f"{SCRAPE_S}s"},
-            }
-        ],
-    }
-
-
-def _providers(raysync_boards: Path, ray_boards: Path | None) -> dict[str, Any]:
-    folders = {"raysync": raysync_boards, "Ray": ray_boards}
-    return {
-        "apiVersion": 1,
-        "providers": [
-            {"name": name, "folder": name, "type": "file", "options": {"path": str(path)}}
-            for name, path in folders.items()
-            if path
-        ],
-    }
-
-
-def _yaml(settings: dict[str, Any]) -> str:
-    return yaml.safe_dump(settings, sort_keys=False)
+        boards.mkdir(parents=True, exist_ok=True)
+        for file in (files("raysync") / "dashboards").iterdir():
+            (boards / file.name).write_bytes(file.read_bytes())
+    console.print_plain(NEXT.format(folder=quote(str(folder))))
 
 
 def check_url(url: str, option: str) -> str:

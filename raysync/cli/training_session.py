@@ -22,7 +22,7 @@ from raysync.errors import RunFailed
 from raysync.record.comparisons import Comparison
 from raysync.record.reader import RunRecord
 from raysync.record.resumption import is_over
-from raysync.record.storage import display_name, experiment_folder, is_uri
+from raysync.record.storage import display_name, experiment_folder, folder_of, is_uri
 from raysync.record.writer import MODEL_FILES
 from raysync.results.collection import OF_RESULTS
 
@@ -93,9 +93,8 @@ def _train_in_session(
         print_losses(summaries, seeds)
         print_bottlenecks(summaries)
         records = experiment_folder(experiment.output, experiment.name)
-        if not is_uri(records):
-            records = Path(records).expanduser()
-        if is_uri(records) or Path(records).is_dir():  # not if the first run could not begin
+        # not if the first run could not begin
+        if is_uri(records) or (records := folder_of(records)).is_dir():
             console.print_plain(f"Records: {masked(str(records))}")
         say_where_the_model_is([record for runs in done.values() for record in runs])
     if any(record is None for runs in done.values() for record in runs):

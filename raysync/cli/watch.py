@@ -22,7 +22,7 @@ from raysync.cli.run_view import RunView
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.event_text import EventText
-from raysync.record.journal_tail import JournalTail
+from raysync.record.journal_file import JournalTail
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord, legible, load, measures_of
 from raysync.record.resumption import is_writer_gone

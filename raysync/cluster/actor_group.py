@@ -48,7 +48,6 @@ class ActorGroupSpec:
     # whether actors may use more of their nodes' cores: not in a trial, which runs beside others
     spreads_threads: bool
     server_threads: int | None  # torch threads of a server; None: like the others of its bundle
-    task_events: bool
 
 
 @dataclass
@@ -161,7 +160,7 @@ class ActorGroup:
         return {
             "name": role.name(self.name),
             "scheduling_strategy": place,
-            "enable_task_events": self.spec.task_events,
+            "enable_task_events": False,
             "num_cpus": cpus,
             "num_gpus": gpus,
         }

@@ -204,7 +204,6 @@ class Session:
             min_threads=threads,
             spreads_threads=self._placement_group is None,
             server_threads=server_threads,
-            task_events=experiment.cluster.task_events,
         )
         present = self._actor_group
         if present is not None and present.is_reusable and present.spec == wanted:

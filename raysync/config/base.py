@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import (
     BaseModel,
@@ -26,6 +26,9 @@ from raysync.errors import unknown_name
 from raysync.paradigms import make
 from raysync.paradigms.class_loading import NotTrusted, untrusted_error
 from raysync.paradigms.registry import short_name
+
+if TYPE_CHECKING:
+    from raysync.config.experiment import Experiment
 
 MOST_S = 1e9
 """About 30 years: sums of such times stay exact to a microsecond."""
@@ -57,9 +60,8 @@ class Strict(BaseModel):
     def _without_gone(cls, settings: Any) -> Any:
         if not (cls.gone and isinstance(settings, Mapping)):
             return settings
-        for name in cls.gone.keys() & settings.keys():
-            recorded, why = cls.gone[name]
-            if settings[name] != recorded:
+        for name, (recorded, why) in cls.gone.items():
+            if settings.get(name, recorded) != recorded:
                 raise ValueError(f"{name}: {settings[name]}: there is no such setting now: {why}")
         return {name: value for name, value in settings.items() if name not in cls.gone}
 
@@ -223,3 +225,10 @@ def is_within(path: str, block: str) -> bool:
 
 Choice = Annotated[Named, BeforeValidator(by_name)]
 ParadigmSetting = Annotated[ParadigmChoice, BeforeValidator(by_name)]
+
+
+def check_paradigm_labels(experiment: Experiment) -> None:
+    """Refuse a comparison that lists a paradigm twice."""
+    labels = [choice.label for choice in experiment.paradigms]
+    if len(set(labels)) < len(labels):
+        raise ValueError(f"paradigms: each can be listed only once, got {', '.join(labels)}")

@@ -1,4 +1,4 @@
-"""The settings of an experiment file, and the rules between them."""
+"""The settings of an experiment file."""
 
 from __future__ import annotations
 
@@ -11,33 +11,47 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from raysync.config.balancing import describe_groups, with_groups
 from raysync.config.base import (
     MOST_SAMPLES,
-    MOST_WHOLE,
     Choice,
     Named,
     ParadigmChoice,
     ParadigmSetting,
     Strict,
     by_name,
+    check_paradigm_labels,
     check_plain,
 )
 from raysync.config.checkpoint_settings import Checkpointing, folder_or_uri, is_absolute
 from raysync.config.faults import Fault, check_fault_targets
 from raysync.config.goal import MEASURED
-from raysync.config.network import Link, Network
-from raysync.config.network_fit import check_network, check_vector_bytes
+from raysync.config.network import Link, Network, check_phases
+from raysync.config.network_fit import check_network
 from raysync.config.secret_masking import masked
-from raysync.config.stop import Stop
+from raysync.config.stop import Stop, check_stop
 from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
-from raysync.config.update import Data, EvaluationPlan, Local, Update, Workload
-from raysync.config.workers import Cluster, WorkerGroup, select_slots, slots_in
+from raysync.config.update import Data, EvaluationPlan, Local, Update, Workload, check_local_steps
+from raysync.config.workers import (
+    Cluster,
+    WorkerGroup,
+    check_batch_sizes,
+    check_engine,
+    check_group_names,
+    check_min_workers,
+    check_paradigms,
+    check_server_count,
+    check_server_gpu,
+    check_wire,
+    check_workload,
+    select_slots,
+    slots_in,
+)
 from raysync.config.yaml_reading import write_yaml
 from raysync.core.capability import Capability
 from raysync.core.ids import Slot
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.errors import ConfigError, unknown_name
+from raysync.errors import unknown_name
 from raysync.paradigms import ALL_REDUCE_BASELINE, COMPARED, DEFAULT_PARADIGM
 
 STANDARD_COMPARISON = tuple(ParadigmChoice.model_validate(by_name(spec)) for spec in COMPARED)
@@ -62,6 +76,26 @@ def _listed(value: object) -> object:
 
 Choices = Annotated[tuple[Choice, ...], BeforeValidator(_listed)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+CHECKS = (
+    check_group_names,
+    check_paradigm_labels,
+    check_batch_sizes,
+    check_workload,
+    check_paradigms,
+    check_phases,
+    check_local_steps,
+    check_wire,
+    check_min_workers,
+    check_server_gpu,
+    check_server_count,
+    check_engine,
+    check_network,
+    check_stop,
+    check_fault_targets,
+)
+"""The rules between blocks: each stands beside the later one, and raises for the first mistake."""
 
 
 def _sets_steps(paradigm: AnyParadigm) -> bool:
@@ -247,99 +281,6 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
-    def _names_are_distinct(self) -> Experiment:
-        names = [group.name for group in self.workers]
-        if len(set(names)) < len(names):
-            raise ValueError(f"worker groups need different names, got {names}")
-        labels = [choice.label for choice in self.paradigms]
-        if len(set(labels)) < len(labels):
-            raise ValueError(f"paradigms: each can be listed only once, got {', '.join(labels)}")
-        return self
-
-    @model_validator(mode="after")
-    def _batches_fit(self) -> Experiment:
-        for where, size, groups in self.named_batch_sizes():
-            for group in groups:
-                if group.devices > size:
-                    raise ValueError(
-                        f"{where}: {size} samples cannot be shared by the {group.devices} devices"
-                        f" of each worker in group {group.name!r}"
-                    )
-                if group.max_batch is not None and size > group.max_batch:
-                    raise ValueError(
-                        f"{where}: {size} is above the {group.max_batch} samples that a worker in"
-                        f" group {group.name!r} can hold (max_batch); give the group a batch_size"
-                        " of its own"
-                    )
-        return self
-
-    @model_validator(mode="after")
-    def _workload_is_bounded(self) -> Experiment:
-        iterations = self.workload.iterations_per_worker or 0
-        if (samples := iterations * self.global_batch) > MOST_WHOLE:
-            raise ValueError(
-                f"workload: {iterations:g} iterations of {self.global_batch:,} samples are"
-                f" {samples:g}; it has at most {MOST_WHOLE:g}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _paradigms_fit(self) -> Experiment:
-        named = {"paradigm": self.paradigm} | {
-            f"paradigms[{index}]": choice for index, choice in enumerate(self.paradigms)
-        }
-        for where, choice in named.items():
-            if not choice.can_be_made:
-                continue
-            try:
-                why = self.make(choice).infeasible_reason(self.worker_count)
-            except ConfigError as error:  # its parameters do not fit the workers
-                why = str(error).removeprefix("paradigm ").removesuffix(".")
-                raise ValueError(f"{where}: {why}") from error
-            if why:
-                raise ValueError(f"{where}: {choice.name}: {why}")
-        return self
-
-    @model_validator(mode="after")
-    def _phases_exist(self) -> Experiment:
-        choices = (self.paradigm, *self.paradigms)
-        if not all(choice.can_be_made for choice in choices):
-            return self
-        phases = {phase for choice in choices for phase in choice.make().phases()} - {""}
-        for where, named in (
-            ("update.phases", self.update.phases),
-            ("network.phases", self.network.phases),
-        ):
-            for name in named:
-                if not phases:
-                    raise ValueError(f"{where}: {name!r}, but none of the paradigms has phases")
-                if name not in phases:
-                    raise unknown_name("phase", name, phases, where=where)
-        return self
-
-    @model_validator(mode="after")
-    def _local_steps_fit(self) -> Experiment:
-        if self.local is None:
-            return self
-        if self.update.delay_compensation is not None:
-            raise ValueError(
-                "update.delay_compensation: it corrects gradients, but with `local` a push is the"
-                " change of the weights by local steps; leave it out"
-            )
-        scalings = {
-            f"update.phases.{name}": phase.lr_scaling for name, phase in self.update.phases.items()
-        }
-        if "lr_scaling" in self.update.model_fields_set:
-            scalings["update"] = self.update.lr_scaling
-        for where, scaling in scalings.items():
-            if scaling == "linear":
-                raise ValueError(
-                    f"{where}.lr_scaling: linear: with `local` an update is the mean of the"
-                    " workers' changes, which does not grow with their number; leave it out"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _set_outer_defaults(self) -> Experiment:
         # a push of local steps is a change of the weights, no gradient: the mean is applied whole
         if self.local is not None:
@@ -353,90 +294,9 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
-    def _codec_fits(self) -> Experiment:
-        wire, update = self.cluster.wire, self.update
-        sums = [name for name in ("", *update.phases) if update.in_phase(name).combine == "sum"]
-        if wire.name in ("int8", "top-k") and sums:
-            where = f"update.phases.{sums[0]}" if sums[0] else "update"
-            raise ValueError(
-                f"{where}.combine: sum: with cluster.wire: {wire.name} the errors of all pushes"
-                " would add up, too; allowed: mean"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _has_min_workers(self) -> Experiment:
-        if (least := self.cluster.min_workers) > (count := self.worker_count):
-            raise ValueError(
-                f"cluster.min_workers: {least}, but there {'are' if count > 1 else 'is'} only"
-                f" {count} worker{'s' * (count > 1)}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _server_fits_its_gpu(self) -> Experiment:
-        share, [first, *_] = self.cluster.server_gpus, self.workers
-        if share and not (first.gpus <= 1 and share < first.gpus / 2):
-            raise ValueError(
-                f"cluster.server_gpus: {share:g}: the server shares the first worker's GPU, and"
-                f" takes less than half of it, but {first.name!r} has gpus: {first.gpus:g}"
-            )
-        return self
-
-    @model_validator(mode="after")
-    def _has_one_server_where_it_must(self) -> Experiment:
-        if (shards := self.cluster.server_shards) == 1:
-            return self
-        needs = f"needs cluster.server_shards: 1, not {shards}; a shard"
-        if self.update.project_radius is not None:
-            raise ValueError(
-                f"update.project_radius: {needs} does not know the norm of the whole model"
-            )
-        if self.update.is_muon:
-            raise ValueError(f"update.optimizer: muon: {needs} would cut a matrix")
-        return self
-
-    @model_validator(mode="after")
-    def _fits_engine(self) -> Experiment:
-        if self.engine == "virtual":
-            return self
-        if self.timing == "only":
-            raise ValueError(
-                "timing: only needs engine: virtual; on Ray, step times come from computing"
-                " gradients"
-            )
-        for group in self.workers:
-            if group.speed > 1 and not group.emulates_steps:
-                raise ValueError(
-                    f"workers: {group.name!r} has a speed above 1, which needs step_s,"
-                    " per_sample_s, flops_per_s or trace: emulation can slow a real step down,"
-                    " but not speed it up"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _network_fits(self) -> Experiment:
-        if self.engine == "virtual":
-            check_vector_bytes(self.network, self.workers, trains=self.trains)
-        check_network(self.network, self.workers, self.server_hosts())
-        return self
-
-    @model_validator(mode="after")
-    def _can_stop(self) -> Experiment:
-        if self.stop is None:
-            return self
-        if self.stop.at_target and self.target is None:
-            raise ValueError(
-                "stop.at_target: there is no target; give one, such as target:"
-                " {metric: accuracy, at_least: 0.9}"
-            )
-        if self.stop.needs_evaluations and not self.trains:
-            raise ValueError("stop: nothing is evaluated with timing: only; give after_s alone")
-        return self
-
-    @model_validator(mode="after")
-    def _faults_have_targets(self) -> Experiment:
-        check_fault_targets(self.faults, self.workers)
+    def _blocks_fit(self) -> Experiment:
+        for check in CHECKS:
+            check(self)
         return self
 
     @property

@@ -9,9 +9,9 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from math import exp, log
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 from typing_extensions import override
 
 from raysync.config.base import Repeats, Strict
@@ -21,7 +21,12 @@ from raysync.errors import unknown_name
 from raysync.randomness import standard_normal, uniform
 from raysync.step_fault import StepFault
 
+if TYPE_CHECKING:
+    from raysync.config.experiment import Experiment
+
 Draws = Callable[[int], float]  # the number of a draw -> its value, always the same
+
+BY_CLOCK = (None, "a window by the worker's clock is clocks: [FIRST, END]")
 
 
 class _Fault(Strict):
@@ -52,21 +57,25 @@ class _Selection(_Fault):
 
 
 class _Windows(_Selection):
-    """The windows in which a fault affects its workers: by seconds, or by the worker's clock.
+    """The windows in which a fault affects its workers: by seconds, or one by the worker's clock.
 
     By clock, a fault meets the same steps under every paradigm; by seconds, the same stretch of
-    time. A step is affected if its Release lies in a window. Without `times` and `mean_gap` there
-    is one window, from `start` on. Draws are hashed from (seed, fault, slot), so they are the same
-    for every paradigm and on both engines.
+    time. A step is affected if its Release lies in a window. Without `times` and `mean_gap_s` there
+    is one window, from `start_s` on. Draws are hashed from (seed, fault, slot), so they are the
+    same for every paradigm and on both engines.
     """
 
+    gone: ClassVar = {
+        "start_clock": BY_CLOCK,
+        "lasts_clocks": BY_CLOCK,
+        "mean_gap_clocks": (None, "windows repeat by seconds: mean_gap_s"),
+        "end_clock": (None, "windows repeat by seconds: end_s"),
+        "period_clocks": (None, "a drift is by seconds: period_s"),
+    }
+
     start_s: float | None = Field(None, ge=0, description="when it begins; default: with the run")
-    start_clock: int | None = Field(None, ge=0, description="when it begins, by the worker's clock")
     lasts_s: float | None = Field(
         None, gt=0, description="length of a window; default: to the end of the run"
-    )
-    lasts_clocks: int | None = Field(
-        None, ge=1, description="length of a window in clocks of the worker"
     )
     times: Repeats | None = Field(
         None,
@@ -75,81 +84,50 @@ class _Windows(_Selection):
     mean_gap_s: float | None = Field(
         None, ge=0.001, description="windows begin as a Poisson process with this mean gap"
     )
-    mean_gap_clocks: float | None = Field(
-        None, ge=0.01, description="the mean gap in clocks of the worker"
-    )
     end_s: float | None = Field(
-        None, gt=0, description="no window begins after it; needs times or mean_gap"
+        None, gt=0, description="no window begins after it; needs times or mean_gap_s"
     )
-    end_clock: int | None = Field(
-        None, ge=1, description="no window begins after it, by the worker's clock"
+    clocks: tuple[NonNegativeInt, NonNegativeInt | None] | None = Field(
+        None,
+        description=(
+            "in place of seconds, one window by the worker's clock: `[20, 60]` for its steps 20 to"
+            " 59, `[20, null]` for all from 20 on"
+        ),
     )
 
     @model_validator(mode="after")
     def _windows_are_possible(self) -> _Windows:
-        by_s = [
-            name
-            for name in ("start_s", "lasts_s", "mean_gap_s", "end_s")
-            if getattr(self, name) is not None
-        ]
-        by_clock = [
-            name
-            for name in ("start_clock", "lasts_clocks", "mean_gap_clocks", "end_clock")
-            if getattr(self, name) is not None
-        ]
-        if by_s and by_clock:
+        repeats = self.times is not None or self.mean_gap_s is not None
+        start, end = (self.start, self.end_s) if self.clocks is None else self.clocks
+        if self.clocks is not None:
+            for name in ("start_s", "lasts_s", "times", "mean_gap_s", "end_s"):
+                if getattr(self, name) is not None:
+                    raise ValueError(f"clocks is a window of its own; leave out it or {name}")
+        if self.times is not None and self.mean_gap_s is not None:
+            raise ValueError("give times or mean_gap_s, not both")
+        if repeats and self.lasts_s is None:
+            raise ValueError("windows that repeat need lasts_s")
+        if self.times is not None and self.end_s is None:
+            raise ValueError("times needs end_s: windows begin anywhere between start and end")
+        if self.end_s is not None and not repeats:
             raise ValueError(
-                f"{by_s[0]} counts seconds and {by_clock[0]} clocks; use one of the two"
+                "end_s needs times or mean_gap_s; the length of a single window is lasts_s"
             )
-        if self.times is not None and self.mean_gap is not None:
-            raise ValueError("give times or mean_gap, not both")
-        if (self.times is not None or self.mean_gap is not None) and self.lasts is None:
-            raise ValueError("windows that repeat need lasts_s or lasts_clocks")
-        if self.times is not None and self.end is None:
-            raise ValueError(
-                "times needs end_s or end_clock: windows begin anywhere between start and end"
-            )
-        if self.end is not None and self.times is None and self.mean_gap is None:
-            raise ValueError(
-                "an end needs times or mean_gap; the length of a single window is lasts_s or"
-                " lasts_clocks"
-            )
-        if self.end is not None and self.end <= self.start:
-            raise ValueError(f"the end ({self.end:g}) must come after the start ({self.start:g})")
+        if end is not None and end <= start:
+            raise ValueError(f"the end ({end:g}) must come after the start ({start:g})")
         return self
 
     @property
-    def by_clock(self) -> bool:
-        """Whether start, lasts, mean_gap and end are clocks instead of seconds."""
-        clocks = (self.start_clock, self.lasts_clocks, self.mean_gap_clocks, self.end_clock)
-        return any(value is not None for value in clocks)
-
-    @property
     def start(self) -> float:
-        """The earliest beginning of a window, in seconds or clocks."""
-        return self.start_s or self.start_clock or 0
-
-    @property
-    def lasts(self) -> float | None:
-        """The length of a window, in seconds or clocks; None: to the end of the run."""
-        return self.lasts_s or self.lasts_clocks
-
-    @property
-    def mean_gap(self) -> float | None:
-        """The mean gap between the beginnings of windows, in seconds or clocks."""
-        return self.mean_gap_s or self.mean_gap_clocks
-
-    @property
-    def end(self) -> float | None:
-        """The latest beginning of a window, in seconds or clocks."""
-        return self.end_s or self.end_clock
+        """The earliest beginning of a window by seconds."""
+        return self.start_s or 0
 
     def draws(self, seed: int, purpose: str, slot: str) -> Draws:
         """Return the random values that its effect on a slot may depend on."""
         return lambda number: uniform(seed, f"{purpose} drift", slot, number)
 
     @abstractmethod
-    def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
+    def effect(self, draws: Draws, at: float) -> StepFault:
         """Return the effect on a step within a window, released `at` seconds into the run."""
 
 
@@ -164,7 +142,7 @@ class SlowDown(_Windows):
     factor: float = Field(ge=1, description="factor that multiplies the duration of a step")
 
     @override
-    def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
+    def effect(self, draws: Draws, at: float) -> StepFault:
         return StepFault(factor=self.factor)
 
 
@@ -178,7 +156,7 @@ class Latency(_Windows):
     added_s: float = Field(gt=0, description="latency added in each direction")
 
     @override
-    def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
+    def effect(self, draws: Draws, at: float) -> StepFault:
         return StepFault(latency_s=self.added_s)
 
 
@@ -187,31 +165,24 @@ class Drift(_Windows):
     7).
 
     The latency of each way is interpolated linearly between uniform draws from 0 to `added_s`, one
-    every `period`.
+    every `period_s`.
     """
 
     adds_latency: ClassVar[bool] = True
 
     kind: Literal["drift"] = Field(description="the kind of this fault")
     added_s: float = Field(gt=0, description="largest latency added in each direction")
-    period_s: float | None = Field(None, gt=0, description="time between two draws")
-    period_clocks: int | None = Field(
-        None, ge=1, description="time between two draws, in clocks of the worker"
-    )
-
-    @model_validator(mode="after")
-    def _has_one_period(self) -> Drift:
-        return _with_one_period(self)
+    period_s: float = Field(gt=0, description="time between two draws")
 
     @override
-    def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
-        return StepFault(latency_s=self.added_s * _drift(self, draws, clock, at))
+    def effect(self, draws: Draws, at: float) -> StepFault:
+        return StepFault(latency_s=self.added_s * _drift(draws, at / self.period_s))
 
 
 class SpeedDrift(_Windows):
     """Let the speed of workers drift, as on machines that others use or that get hot.
 
-    The logarithm of a step's factor is a random walk from 0 with a normal step every `period`,
+    The logarithm of a step's factor is a random walk from 0 with a normal step every `period_s`,
     interpolated linearly, and reflected where the factor reaches `most` and 1 / `most`.
     """
 
@@ -222,14 +193,7 @@ class SpeedDrift(_Windows):
     most: float = Field(
         2.0, gt=1, description="largest factor of a step's duration; the smallest is 1 / most"
     )
-    period_s: float | None = Field(None, gt=0, description="time between two steps of the walk")
-    period_clocks: int | None = Field(
-        None, ge=1, description="time between two steps of the walk, in clocks of the worker"
-    )
-
-    @model_validator(mode="after")
-    def _has_one_period(self) -> SpeedDrift:
-        return _with_one_period(self)
+    period_s: float = Field(gt=0, description="time between two steps of the walk")
 
     @override
     def draws(self, seed: int, purpose: str, slot: str) -> Draws:
@@ -246,22 +210,12 @@ class SpeedDrift(_Windows):
         return reflected
 
     @override
-    def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
-        return StepFault(factor=exp(_drift(self, draws, clock, at)))
+    def effect(self, draws: Draws, at: float) -> StepFault:
+        return StepFault(factor=exp(_drift(draws, at / self.period_s)))
 
 
-Drifting = TypeVar("Drifting", Drift, SpeedDrift)
-
-
-def _with_one_period(fault: Drifting) -> Drifting:
-    if (fault.period_s is None) == (fault.period_clocks is None):
-        raise ValueError("give one of period_s and period_clocks")
-    return fault
-
-
-def _drift(fault: Drift | SpeedDrift, draws: Draws, clock: int, at: float) -> float:
+def _drift(draws: Draws, passed: float) -> float:
     """Return the value between two draws, by the periods that have passed."""
-    passed = at / fault.period_s if fault.period_s else clock / (fault.period_clocks or 1)
     number = int(passed)
     before, after = draws(number), draws(number + 1)
     return before + (after - before) * (passed - number)
@@ -347,28 +301,15 @@ class Kill(_Selection):
         """The earliest second of a kill, since the run began."""
         return self.at_s or self.start_s or 0
 
-    @property
-    def mean_gap(self) -> float | None:
-        """The mean gap between two kills of a worker, in seconds."""
-        return self.mean_gap_s
-
-    @property
-    def end(self) -> float | None:
-        """The latest second of a kill, since the run began."""
-        return self.end_s
-
 
 WindowedFault = SlowDown | Latency | Drift | SpeedDrift
 Fault = Annotated[WindowedFault | Crash | Kill, Field(discriminator="kind")]
 
 
-def check_fault_targets(faults: Sequence[Fault], groups: Sequence[WorkerGroup]) -> None:
-    """Check that faults name existing workers, and not more than there are.
-
-    Raises:
-        ConfigError, ValueError: for an unknown name, or too large a count.
-    """
-    for index, fault in enumerate(faults):
+def check_fault_targets(experiment: Experiment) -> None:
+    """Refuse faults of workers that do not exist."""
+    groups = experiment.workers
+    for index, fault in enumerate(experiment.faults):
         where = f"faults[{index}]"
         _check_workers(groups, fault, where)
         if not isinstance(fault, Crash) and fault.count is not None:

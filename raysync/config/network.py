@@ -7,12 +7,15 @@ group and the latency of faults are emulated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from pydantic import Field, model_validator
 
 from raysync.config.base import Strict
 from raysync.errors import unknown_name
+
+if TYPE_CHECKING:
+    from raysync.config.experiment import Experiment
 
 Bandwidth = Annotated[float, Field(gt=0)]
 LatencySeconds = Annotated[float, Field(ge=0)]
@@ -108,9 +111,10 @@ class Regions(Strict):
 class NetworkPhase(Strict):
     """The settings that differ in one phase of a switching paradigm; others keep their values."""
 
+    gone: ClassVar = {"pull_round_trips": (None, "network.pull_round_trips holds in every phase")}
+
     link: Link | None = Field(None, description=AS_OUTSIDE)
     server_bandwidth_bytes_per_s: float | None = Field(None, gt=0, description=AS_OUTSIDE)
-    pull_round_trips: int | None = Field(None, ge=0, description=AS_OUTSIDE)
     push_s: float | None = Field(None, ge=0, description=AS_OUTSIDE)
     update_s: float | None = Field(None, ge=0, description=AS_OUTSIDE)
     update_bytes_per_s: float | None = Field(None, gt=0, description=AS_OUTSIDE)
@@ -202,3 +206,20 @@ class Network(Strict):
             if value is not None
         }
         return self.model_copy(update=changes | {"phases": {}})
+
+
+def check_phases(experiment: Experiment) -> None:
+    """Refuse settings of a phase that no paradigm has."""
+    choices = (experiment.paradigm, *experiment.paradigms)
+    if not all(choice.can_be_made for choice in choices):
+        return
+    phases = {phase for choice in choices for phase in choice.make().phases()} - {""}
+    for where, named in (
+        ("update.phases", experiment.update.phases),
+        ("network.phases", experiment.network.phases),
+    ):
+        for name in named:
+            if not phases:
+                raise ValueError(f"{where}: {name!r}, but none of the paradigms has phases")
+            if name not in phases:
+                raise unknown_name("phase", name, phases, where=where)

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from raysync.config.network import Network, Regions
 from raysync.config.workers import WorkerGroup, select_slots, slots_in
 from raysync.errors import unknown_name
 
+if TYPE_CHECKING:
+    from raysync.config.experiment import Experiment
+
 Groups = Sequence[WorkerGroup]
 
 
-def check_vector_bytes(network: Network, groups: Groups, *, trains: bool) -> None:
-    """Refuse a vector size where the model already has one, with a `ValueError`."""
+def check_network(experiment: Experiment) -> None:
+    """Refuse nodes, regions and sizes that do not fit the workers and servers."""
+    network, groups, hosts = experiment.network, experiment.workers, experiment.server_hosts()
+    if experiment.engine == "virtual":
+        _check_vector_bytes(network, groups, trains=experiment.trains)
+    _check_nodes(network, groups)
+    for group in groups:
+        if group.region is not None and network.regions is None:
+            raise ValueError(
+                f"workers: {group.name}: region: {group.region}, but there are no network.regions"
+            )
+    if network.regions is not None:
+        _check_groups(groups, network.regions)
+        _check_servers(hosts, network.regions)
+        _check_links(groups, hosts, network.regions)
+
+
+def _check_vector_bytes(network: Network, groups: Groups, *, trains: bool) -> None:
     if network.vector_bytes is None:
         return
     where = f"network.vector_bytes: {network.vector_bytes}"
@@ -26,24 +46,6 @@ def check_vector_bytes(network: Network, groups: Groups, *, trains: bool) -> Non
                 f"{where}: no model is built then, so group {group.name!r} must say how long a"
                 " step takes: step_s, per_sample_s or trace"
             )
-
-
-def check_network(network: Network, groups: Groups, hosts: Mapping[str, WorkerGroup]) -> None:
-    """Check that nodes and regions fit the workers and servers; raise `ValueError` otherwise.
-
-    Args:
-        hosts: the slots that have servers -> their groups; empty if servers are apart.
-    """
-    _check_nodes(network, groups)
-    for group in groups:
-        if group.region is not None and network.regions is None:
-            raise ValueError(
-                f"workers: {group.name}: region: {group.region}, but there are no network.regions"
-            )
-    if network.regions is not None:
-        _check_groups(groups, network.regions)
-        _check_servers(hosts, network.regions)
-        _check_links(groups, hosts, network.regions)
 
 
 def _check_nodes(network: Network, groups: Groups) -> None:

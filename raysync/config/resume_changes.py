@@ -26,7 +26,6 @@ CHANGEABLE = (
     "cluster.restarts",
     "cluster.placement_deadline_s",
     "cluster.transport",
-    "cluster.task_events",
     "cluster.metrics",
     "cluster.dashboard",
     "workers.*.cpus",

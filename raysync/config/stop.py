@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import Field, model_validator
 
 from raysync.config.base import Strict
 from raysync.config.goal import Goals
+
+if TYPE_CHECKING:
+    from raysync.config.experiment import Experiment
 
 
 class Stop(Strict):
@@ -70,3 +73,16 @@ class Stop(Strict):
     def needs_evaluations(self) -> bool:
         """Whether a condition depends on the model, and not only on time."""
         return self.patience is not None or self.at_target or bool(self.when)
+
+
+def check_stop(experiment: Experiment) -> None:
+    """Refuse conditions that nothing in the run can meet."""
+    if experiment.stop is None:
+        return
+    if experiment.stop.at_target and experiment.target is None:
+        raise ValueError(
+            "stop.at_target: there is no target; give one, such as target:"
+            " {metric: accuracy, at_least: 0.9}"
+        )
+    if experiment.stop.needs_evaluations and not experiment.trains:
+        raise ValueError("stop: nothing is evaluated with timing: only; give after_s alone")

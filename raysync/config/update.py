@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
 from typing_extensions import override
 
 from raysync.config.base import Named, Strict, by_name
+
+if TYPE_CHECKING:
+    from raysync.config.experiment import Experiment
 
 
 class Data(Strict):
@@ -188,6 +191,8 @@ Optimizer = Annotated[Named, BeforeValidator(by_name), PlainSerializer(_short_fo
 class Phase(Strict):
     """The settings that differ in one phase of a switching paradigm; others keep their values."""
 
+    gone: ClassVar = {"combine": (None, "update.combine holds in every phase")}
+
     lr: float | None = Field(None, gt=0, description=AS_OUTSIDE)
     momentum: float | None = Field(None, ge=0, lt=1, description=AS_OUTSIDE)
     momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = Field(
@@ -197,7 +202,6 @@ class Phase(Strict):
     lr_scaling: Literal["linear", "none", "inverse-root"] | None = Field(
         None, description=AS_OUTSIDE
     )
-    combine: Literal["mean", "sum"] | None = Field(None, description=AS_OUTSIDE)
     clip_norm: float | None = Field(None, gt=0, description=AS_OUTSIDE)
 
 
@@ -457,3 +461,26 @@ class EvaluationPlan(Strict):
     def progress_marks(self) -> list[float]:
         """Return the progress of the evaluations, rising from 0 to 1."""
         return [mark / self.marks for mark in range(self.marks + 1)]
+
+
+def check_local_steps(experiment: Experiment) -> None:
+    """Refuse settings of gradients where pushes are changes of the weights."""
+    if experiment.local is None:
+        return
+    if experiment.update.delay_compensation is not None:
+        raise ValueError(
+            "update.delay_compensation: it corrects gradients, but with `local` a push is the"
+            " change of the weights by local steps; leave it out"
+        )
+    scalings = {
+        f"update.phases.{name}": phase.lr_scaling
+        for name, phase in experiment.update.phases.items()
+    }
+    if "lr_scaling" in experiment.update.model_fields_set:
+        scalings["update"] = experiment.update.lr_scaling
+    for where, scaling in scalings.items():
+        if scaling == "linear":
+            raise ValueError(
+                f"{where}.lr_scaling: linear: with `local` an update is the mean of the"
+                " workers' changes, which does not grow with their number; leave it out"
+            )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import (
     AfterValidator,
@@ -15,11 +15,15 @@ from pydantic import (
     model_validator,
 )
 
-from raysync.config.base import MOST_SAMPLES, Strict, by_name
+from raysync.config.base import MOST_SAMPLES, MOST_WHOLE, Strict, by_name
 from raysync.config.durations import Numbers
 from raysync.config.network import Link
 from raysync.config.traces import trace_of
 from raysync.core.ids import worker_slot
+from raysync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raysync.config.experiment import Experiment
 
 # Ray 2.60 takes the spaces for part of a value.
 Condition = Annotated[
@@ -389,6 +393,10 @@ def _short_form(wire: WireFormat) -> str | dict[str, Any]:
 class Cluster(Strict):
     """Where and how the actors run."""
 
+    gone: ClassVar = {
+        "task_events": (False, "raysync report RUN --format trace writes each step and update")
+    }
+
     address: str = Field(
         "auto",
         description=(
@@ -498,13 +506,6 @@ class Cluster(Strict):
             " bit"
         ),
     )
-    task_events: bool = Field(
-        False,
-        description=(
-            "show every step and update in Ray's task list and timeline; costs a few "
-            "percent of the throughput of a small model"
-        ),
-    )
     metrics: Annotated[Metrics, BeforeValidator(_published), PlainSerializer(_short_metrics)] = (
         Field(
             Metrics(),
@@ -567,3 +568,113 @@ def select_slots(groups: Sequence[WorkerGroup], names: Sequence[str]) -> list[st
         for slot, group in slots_in(groups).items()
         if not names or {slot, group.name} & set(names)
     ]
+
+
+def check_group_names(experiment: Experiment) -> None:
+    """Refuse two groups of one name."""
+    names = [group.name for group in experiment.workers]
+    if len(set(names)) < len(names):
+        raise ValueError(f"worker groups need different names, got {names}")
+
+
+def check_batch_sizes(experiment: Experiment) -> None:
+    """Refuse batches that a worker cannot hold, or its devices cannot share."""
+    for where, size, groups in experiment.named_batch_sizes():
+        for group in groups:
+            if group.devices > size:
+                raise ValueError(
+                    f"{where}: {size} samples cannot be shared by the {group.devices} devices"
+                    f" of each worker in group {group.name!r}"
+                )
+            if group.max_batch is not None and size > group.max_batch:
+                raise ValueError(
+                    f"{where}: {size} is above the {group.max_batch} samples that a worker in"
+                    f" group {group.name!r} can hold (max_batch); give the group a batch_size"
+                    " of its own"
+                )
+
+
+def check_workload(experiment: Experiment) -> None:
+    """Refuse more samples than `MOST_WHOLE`."""
+    iterations = experiment.workload.iterations_per_worker or 0
+    if (samples := iterations * experiment.global_batch) > MOST_WHOLE:
+        raise ValueError(
+            f"workload: {iterations:g} iterations of {experiment.global_batch:,} samples are"
+            f" {samples:g}; it has at most {MOST_WHOLE:g}"
+        )
+
+
+def check_paradigms(experiment: Experiment) -> None:
+    """Refuse paradigms that cannot run with so many workers."""
+    named = {"paradigm": experiment.paradigm} | {
+        f"paradigms[{index}]": choice for index, choice in enumerate(experiment.paradigms)
+    }
+    for where, choice in named.items():
+        if not choice.can_be_made:
+            continue
+        try:
+            why = experiment.make(choice).infeasible_reason(experiment.worker_count)
+        except ConfigError as error:  # its parameters do not fit the workers
+            why = str(error).removeprefix("paradigm ").removesuffix(".")
+            raise ValueError(f"{where}: {why}") from error
+        if why:
+            raise ValueError(f"{where}: {choice.name}: {why}")
+
+
+def check_engine(experiment: Experiment) -> None:
+    """Refuse on Ray what only virtual time can do."""
+    if experiment.engine == "virtual":
+        return
+    if experiment.timing == "only":
+        raise ValueError(
+            "timing: only needs engine: virtual; on Ray, step times come from computing gradients"
+        )
+    for group in experiment.workers:
+        if group.speed > 1 and not group.emulates_steps:
+            raise ValueError(
+                f"workers: {group.name!r} has a speed above 1, which needs step_s,"
+                " per_sample_s, flops_per_s or trace: emulation can slow a real step down,"
+                " but not speed it up"
+            )
+
+
+def check_wire(experiment: Experiment) -> None:
+    """Refuse to add up pushes in a format with large errors."""
+    wire = experiment.cluster.wire
+    if wire.name in ("int8", "top-k") and experiment.update.combine == "sum":
+        raise ValueError(
+            f"update.combine: sum: with cluster.wire: {wire.name} the errors of all pushes"
+            " would add up, too; allowed: mean"
+        )
+
+
+def check_min_workers(experiment: Experiment) -> None:
+    """Refuse to wait for more workers than there are."""
+    if (least := experiment.cluster.min_workers) > (count := experiment.worker_count):
+        raise ValueError(
+            f"cluster.min_workers: {least}, but there {'are' if count > 1 else 'is'} only"
+            f" {count} worker{'s' * (count > 1)}"
+        )
+
+
+def check_server_gpu(experiment: Experiment) -> None:
+    """Refuse a share of the first worker's GPU that leaves it too little."""
+    share, [first, *_] = experiment.cluster.server_gpus, experiment.workers
+    if share and not (first.gpus <= 1 and share < first.gpus / 2):
+        raise ValueError(
+            f"cluster.server_gpus: {share:g}: the server shares the first worker's GPU, and"
+            f" takes less than half of it, but {first.name!r} has gpus: {first.gpus:g}"
+        )
+
+
+def check_server_count(experiment: Experiment) -> None:
+    """Refuse shards where a server needs the whole model."""
+    if (shards := experiment.cluster.server_shards) == 1:
+        return
+    needs = f"needs cluster.server_shards: 1, not {shards}; a shard"
+    if experiment.update.project_radius is not None:
+        raise ValueError(
+            f"update.project_radius: {needs} does not know the norm of the whole model"
+        )
+    if experiment.update.is_muon:
+        raise ValueError(f"update.optimizer: muon: {needs} would cut a matrix")

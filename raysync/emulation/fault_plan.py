@@ -122,27 +122,29 @@ class _SlotFault:
     draws: Draws
 
     def step_fault(self, clock: int, at: float) -> StepFault | None:
-        if not self.windows.contain(clock if self.fault.by_clock else at):
-            return None
-        return self.fault.effect(self.draws, clock, at)
+        if self.fault.clocks is None:
+            is_affected = self.windows.contain(at)
+        else:
+            first, end = self.fault.clocks
+            is_affected = first <= clock < (inf if end is None else end)
+        return self.fault.effect(self.draws, at) if is_affected else None
 
 
 class FaultWindows:
-    """The windows of one fault on one slot, drawn lazily."""
+    """The windows by seconds of one fault on one slot, drawn lazily."""
 
     def __init__(self, fault: WindowedFault, purpose: str, seed: int, slot: str) -> None:
-        self._lasts = inf if fault.lasts is None else fault.lasts
+        self._lasts = fault.lasts_s or inf
         self._starts = _moments(fault, _drawer(seed, purpose, slot))
         self._past_starts: list[float] = []
         self._next_start = next(self._starts, inf)
 
-    def contain(self, key: float) -> bool:
-        """Return whether a moment (seconds or clock) lies in a window."""
-        while self._next_start <= key:
+    def contain(self, at: float) -> bool:
+        while self._next_start <= at:
             self._past_starts.append(self._next_start)
             self._next_start = next(self._starts, inf)
-        count = bisect_right(self._past_starts, key)
-        return count > 0 and key < self._past_starts[count - 1] + self._lasts
+        count = bisect_right(self._past_starts, at)
+        return count > 0 and at < self._past_starts[count - 1] + self._lasts
 
 
 class SlotKills:
@@ -162,12 +164,12 @@ class SlotKills:
 
 def _moments(fault: WindowedFault | Kill, draw: Callable[[int], float]) -> Iterator[float]:
     """Yield the times of strikes, or of windows' beginnings, in rising order."""
-    start, end = fault.start, inf if fault.end is None else fault.end
+    start, end = fault.start, fault.end_s or inf
     if fault.times is not None:
         yield from sorted(start + (end - start) * draw(number) for number in range(fault.times))
-    elif fault.mean_gap is not None:
+    elif fault.mean_gap_s is not None:
         number = 0
-        while (start := start - fault.mean_gap * log(draw(number))) < end:
+        while (start := start - fault.mean_gap_s * log(draw(number))) < end:
             yield start
             number += 1
     else:

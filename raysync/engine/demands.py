@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from raysync.config import Experiment, Link, Network, ParadigmChoice
 from raysync.core.capability import Capability, Demand
 from raysync.core.metrics import MODES, PrimaryMetric, known
-from raysync.core.paradigm import AnyParadigm, Paradigm
+from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, unknown_name
 
 NO_COLLECTIVE = (
@@ -117,10 +117,9 @@ def _network_demands(network: Network) -> Iterator[Demand]:
         yield Capability.NETWORK_PHASES, "network.phases"
 
 
-def refusals_of_update(experiment: Experiment, paradigm: AnyParadigm) -> dict[Capability, str]:
-    """Return what the settings of updates refuse in any phase, and why."""
-    phases = map(experiment.update.in_phase, paradigm.phases())
-    if any(update.combine == "mean" for update in phases):
+def refusals_of_update(experiment: Experiment) -> dict[Capability, str]:
+    """Return what the settings of updates refuse, and why."""
+    if experiment.update.combine == "mean":
         return {Capability.SUM_GRADIENTS: NORMALISED}
     return {}
 
@@ -141,7 +140,7 @@ def refuse_of_update(experiment: Experiment, choice: ParadigmChoice) -> None:
     """Refuse a paradigm whose updates these settings cannot make; for searches among several."""
     paradigm = experiment.make(choice)
     if isinstance(paradigm, Paradigm):
-        refuse(paradigm.name, refusals_of_update(experiment, paradigm), experiment, paradigm)
+        refuse(paradigm.name, refusals_of_update(experiment), experiment, paradigm)
 
 
 def refusals_of_data_parallel(
@@ -149,7 +148,7 @@ def refusals_of_data_parallel(
 ) -> Mapping[Capability, str]:
     """Return what a data-parallel run refuses on the experiment's engine, and why."""
     on_ray = experiment.engine == "ray"
-    refusals = refusals_of_update(experiment, paradigm)
+    refusals = refusals_of_update(experiment)
     if not on_ray:
         refusals[Capability.COMPILE] = NOT_EXACT
     if experiment.local is not None:

@@ -339,7 +339,7 @@ class Driver:
 
     def _say_if_idle(self, apply: Apply, steps: Sequence[Step]) -> None:
         """Say once that the only weight above 0 has no effect in a mean."""
-        is_mean = self._experiment.update.in_phase(apply.phase).combine == "mean"
+        is_mean = self._experiment.update.combine == "mean"
         [(weight, step), *others] = (
             pair for pair in zip(apply.weights, steps, strict=True) if pair[0]
         )

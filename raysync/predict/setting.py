@@ -115,7 +115,7 @@ class Setting:
         return all(
             isinstance(fault, WindowedFault)
             and not fault.varies
-            and (fault.start, fault.lasts, fault.mean_gap, fault.times) == (0, None, None, None)
+            and (fault.start, fault.lasts_s, fault.clocks) == (0, None, None)
             for fault in self.experiment.faults
         )
 

@@ -25,7 +25,7 @@ from raysync.config.bounded_file import open_plain
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.structs import Size, Whole
 from raysync.errors import ConfigError
-from raysync.record.storage import NEW, Location, join, listdir, location_of, remove
+from raysync.record.storage import NEW, Location, listdir, location_of, remove
 
 CHECKPOINTS = "checkpoints"  # the folder in a record, with subfolders such as 000007
 MANIFEST, STATE = "manifest.json", "state.json"
@@ -91,11 +91,10 @@ class CheckpointWriter:
 
     def resume_from(self, number: int) -> None:
         """Remove the checkpoints behind the one that the run resumes from: they are void."""
-        location = location_of(self.folder)
-        numbers = numbers_in(location)
+        numbers = numbers_in(location_of(self.folder))
         for void in (each for each in numbers if each > number):
             _remove_checkpoint(self.folder / name_of(void))
-            remove(join(location, name_of(void)))
+            remove(self.folder / name_of(void))
         for incomplete in self.folder.glob(f"*{NEW}"):
             shutil.rmtree(incomplete, ignore_errors=True)
         self._numbers = [each for each in numbers if each <= number]

@@ -103,8 +103,8 @@ class RunRecord:
         if summary.get("end") is not None:
             return end_in(summary, 1)
         workload_samples = None
-        with suppress(ConfigError), legible(self.path), JournalFile(self.path / JOURNAL) as file:
-            workload_samples = read_header(file.readline()).workload_samples
+        with suppress(ConfigError):
+            workload_samples = self.header.workload_samples
         return end_in(summary, workload_samples or max(1, summary["samples"]))
 
     @cached_property
@@ -186,6 +186,12 @@ class RunRecord:
             file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
             *_, last, rest = [b"", *file.read().split(b"\n")]
             return last.startswith(b'{"type":"Ended"') and not rest
+
+    @property
+    def header(self) -> Header:
+        """The first line of the journal."""
+        with legible(self.path), JournalFile(self.path / JOURNAL) as file:
+            return read_header(file.readline())
 
     def journal(self) -> Iterator[Line]:
         """Yield the lines in order: events with their decisions, evaluations, the end."""

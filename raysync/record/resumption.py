@@ -14,21 +14,12 @@ import psutil
 from raysync.config.bounded_file import open_plain
 from raysync.config.secret_masking import MASK
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import Ended, Header, decode, read_header
+from raysync.core.journal import Ended, decode
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST, name_of, numbers_in, read_checkpoint
-from raysync.record.journal_checkpoints import checkpoint_times
-from raysync.record.journal_file import JournalFile
+from raysync.record.journal_file import checkpoint_times
 from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
-from raysync.record.storage import (
-    Location,
-    copy_of,
-    display_name,
-    download,
-    is_uri,
-    join,
-    location_of,
-)
+from raysync.record.storage import Location, display_name, download, folder_of, join, location_of
 from raysync.record.writer import JOURNAL
 
 RECENT_S = 90.0
@@ -101,8 +92,7 @@ def checkpoints_of(record: Path, output: Location | None) -> Path:
     """Return the folder of a record's checkpoints (`checkpoint.output`), or its URI's copy."""
     if output is None:
         return record / CHECKPOINTS
-    location = join(output, record.name)
-    return copy_of(str(location)) if is_uri(location) else Path(location).expanduser()
+    return folder_of(join(output, record.name))
 
 
 def is_over(record: RunRecord) -> bool:
@@ -115,7 +105,7 @@ def check_resumable(record: RunRecord, *, is_gone: bool = False) -> dict[str, An
 
     Raises `ConfigError` if the run is over, or running and not known to be gone.
     """
-    head = _header(record)
+    head = record.header
     where = display_name(record.path)
     status = _status(record)
     if status in OVER:
@@ -172,14 +162,9 @@ def environment_of(record: RunRecord) -> dict[str, Any]:
 
 def workload_of(record: RunRecord) -> int:
     """Return the samples of a run's workload; raise `ConfigError` if the record is damaged."""
-    samples = _header(record).workload_samples
+    samples = record.header.workload_samples
     assert samples is not None, "the run of a record has a workload"
     return samples
-
-
-def _header(record: RunRecord) -> Header:
-    with legible(record.path), JournalFile(record.path / JOURNAL) as file:
-        return read_header(file.readline())
 
 
 def _status(record: RunRecord) -> str | None:

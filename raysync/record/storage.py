@@ -151,8 +151,11 @@ def new_copy(uri: str) -> Path:
     return copy
 
 
-def copy_of(uri: str) -> Path:
-    """Return the existing copy of a URI, or choose a new one."""
+def folder_of(location: Location) -> Path:
+    """Return a folder without `~`, or a URI's copy, which may not exist yet."""
+    if not is_uri(location):
+        return Path(location).expanduser()
+    uri = str(location)
     return next((copy for copy, source in _copies.items() if source == uri), None) or new_copy(uri)
 
 
@@ -302,12 +305,18 @@ def upload(*files: Path) -> None:
 
 
 def remove(location: Location) -> None:
-    """Remove a file or folder if it exists; raise `ConfigError` on failure."""
+    """Remove a file or folder if it exists, of a copy also behind the URI.
+
+    Raises `ConfigError` if a URI cannot be reached or written.
+    """
     if not is_uri(location):
-        if Path(location).is_dir():
-            shutil.rmtree(location)
+        path = Path(location)
+        if path.is_dir():
+            shutil.rmtree(path)
         else:
-            Path(location).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+        location = location_of(path)
+    if not is_uri(location):
         return
     with _as_config_error(str(location)):
         system, path = fs.FileSystem.from_uri(location)

@@ -34,7 +34,6 @@ from raysync.record.storage import (
     join,
     listdir,
     local_copy,
-    location_of,
     remove,
     upload,
     written,
@@ -224,9 +223,7 @@ def write_note(sweep: Path, note: TrialNote) -> None:
 
 def remove_note(sweep: Path, trial: str) -> None:
     """Remove `trial.yaml` and so the trial's row; its record stays."""
-    file = sweep / RECORDS / trial / NOTE
-    remove(location_of(file))
-    file.unlink(missing_ok=True)
+    remove(sweep / RECORDS / trial / NOTE)
 
 
 def notes(sweep: Path) -> list[TrialNote]:
@@ -252,8 +249,7 @@ def note_of(sweep: Location, trial: str) -> TrialNote | None:
 def remove_table(sweep: Path) -> None:
     """Remove the table of a sweep whose trials go on: it would be out of date."""
     for file in (sweep / TABLE, sweep / CSV):
-        remove(location_of(file))
-        file.unlink(missing_ok=True)
+        remove(file)
 
 
 def write_table(sweep: Path) -> None:

@@ -10,16 +10,7 @@ from pathlib import Path
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.checkpoints import CHECKPOINT_NAME, MANIFEST, name_of, numbers_in
 from raysync.record.measures import Measures
-from raysync.record.storage import (
-    NEW,
-    drop_copy,
-    is_copy,
-    join,
-    keep_copy,
-    location_of,
-    remove,
-    upload,
-)
+from raysync.record.storage import NEW, drop_copy, is_copy, keep_copy, location_of, remove, upload
 
 COPY_EVERY_S = 30.0
 COPY_SHARE = 0.05  # of a run's time, at most: uploads of a long journal become rarer
@@ -143,6 +134,6 @@ def _upload_order(file: Path) -> tuple[bool, bool, bool, Path]:
 def _remove_older(folder: Path) -> None:
     """Remove the checkpoints behind the URI that are older than the folder's."""
     oldest = numbers_in(folder)[0]
-    for number in numbers_in(location := location_of(folder)):
+    for number in numbers_in(location_of(folder)):
         if number < oldest:
-            remove(join(location, name_of(number)))
+            remove(folder / name_of(number))

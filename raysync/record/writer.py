@@ -33,7 +33,7 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.core.structs import encode
 from raysync.errors import RunFailed
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
-from raysync.record.journal_checkpoints import Resumption, truncate
+from raysync.record.journal_file import Resumption, truncate
 from raysync.record.made_here import MAKER, this_maker
 from raysync.record.measures import Measures
 from raysync.record.push_rows import Columns, PushRow, columns_of
@@ -42,10 +42,8 @@ from raysync.record.storage import (
     Location,
     completed,
     experiment_folder,
-    is_uri,
+    folder_of,
     join,
-    location_of,
-    new_copy,
     remove,
     short,
     written,
@@ -226,10 +224,10 @@ class RecordWriter:
         with self._keeping_failure():
             self.flush()
             self._close_files()
-            _remove_everywhere(self.folder / SUMMARY)
+            remove(self.folder / SUMMARY)
             self.resumed = truncate(self.folder / JOURNAL, checkpoint, exact=exact)
             for name in END_FILES:
-                _remove_everywhere(self.folder / name)
+                remove(self.folder / name)
             self._checkpoints.resume_from(checkpoint.number)
             self.measures, self._rows = self.measures.fresh(), []
             self._open("a")
@@ -331,8 +329,8 @@ def folder_name(output: Location, name: str, kind: str) -> Path:
     stamp = datetime.now().strftime(STAMP)
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
     # the id distinguishes runs of the same second
-    location = join(experiment_folder(output, name), f"{stamp}-{short(plain)}-{uuid4().hex[:4]}")
-    return Path(location).expanduser() if not is_uri(location) else new_copy(str(location))
+    folder = f"{stamp}-{short(plain)}-{uuid4().hex[:4]}"
+    return folder_of(join(experiment_folder(output, name), folder))
 
 
 def make_folder(folder: Path) -> None:
@@ -363,12 +361,6 @@ def evaluations_table(measures: Measures) -> pa.Table:
         values = [float(each.metrics.get(name, nan)) for each in evaluations]
         columns[name] = pa.array(values, pa.float64())
     return pa.table(columns)
-
-
-def _remove_everywhere(path: Path) -> None:
-    """Remove a file, and its copy behind a URI."""
-    path.unlink(missing_ok=True)
-    remove(location_of(path))
 
 
 def _write_json(path: Path, data: Mapping[str, Any]) -> None:

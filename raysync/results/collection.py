@@ -19,11 +19,9 @@ import pandas as pd
 from raysync import config
 from raysync.config import Experiment, Published, Target
 from raysync.config.base import value_text
-from raysync.core.journal import read_header
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
-from raysync.record.journal_file import JournalFile
 from raysync.record.reader import RunRecord, legible, load
 from raysync.record.run_end import ERROR, SCHEDULER, TIME_BUDGET, RunEnd
 from raysync.record.schemas import opened_table
@@ -320,9 +318,7 @@ def _whole_sweep(path: Path) -> SweepRecord:
 
 def _check(record: RunRecord) -> None:
     """Refuse a damaged record with a `ConfigError`, before the report is half written."""
-    with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
-        read_header(file.readline())
-    for file_content in ("config", "summary", "evaluations", "environment"):
+    for file_content in ("header", "config", "summary", "evaluations", "environment"):
         getattr(record, file_content)
     if record.complete:
         with legible(record.path, "pushes"), opened_table(record.path / "pushes.parquet"):

@@ -35,7 +35,6 @@ UNIMPORTANT = (
     "checkpoint.keep",
     "cluster.address",
     "cluster.dashboard",
-    "cluster.task_events",
     "cluster.placement_deadline_s",
 )
 """Settings without effect on measures."""

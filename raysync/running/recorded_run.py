@@ -19,7 +19,7 @@ from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter, numbers_in
 from raysync.record.event_text import report_events
-from raysync.record.journal_checkpoints import end_of, lines_before
+from raysync.record.journal_file import end_of, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import RunRecord, load
@@ -33,8 +33,7 @@ from raysync.running.engines import Engine, Notify, WatchCallback
 from raysync.running.recovery import Recoveries, Reports, ResumePoint
 from raysync.running.stop_request import RunCut, stop_request
 from raysync.tracking.callback import RunStart, callbacks_of
-from raysync.tracking.observers import Observers
-from raysync.tracking.trackers import trackers_of
+from raysync.tracking.observers import Observers, trackers_of
 from raysync.training.preparation import TrainingPlan
 from raysync.training.tasks.supervised import Supervised
 

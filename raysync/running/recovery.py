@@ -11,7 +11,7 @@ from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line, Resumed
 from raysync.errors import ConfigError, RunFailed, RunLost
-from raysync.record.journal_checkpoints import Resumption
+from raysync.record.journal_file import Resumption
 from raysync.record.reader import RunRecord
 from raysync.record.resumption import environment_of, newest_checkpoint
 from raysync.record.writer import RecordWriter

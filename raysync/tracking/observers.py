@@ -1,18 +1,22 @@
-"""Call the callbacks and trackers of a run."""
+"""Create the trackers of a run; call them and its callbacks."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from importlib.util import find_spec
 from traceback import extract_tb
-from types import TracebackType
 
-from raysync.errors import RaysyncError, RunFailed
+from raysync.config import Experiment, Named
+from raysync.config.experiment import TRACKERS
+from raysync.errors import ConfigError, RaysyncError, RunFailed, unknown_name
+from raysync.paradigms.class_loading import load_reference
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord, load
 from raysync.record.storage import display_name
 from raysync.tracking.callback import RunStart, name_of
-from raysync.tracking.tracker import Tracker
+from raysync.tracking.library import COMMON_ARGUMENTS, LibraryProcess, LibraryRun
+from raysync.tracking.tracker import Sink, Tracker
 
 
 class TrackerNotice(str):
@@ -64,12 +68,7 @@ class Observers:
             self._call("on_evaluation", evaluation, measures)
         self._call("on_progress", measures)
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         self._remark = self._notify  # the journal is closed
         failures: list[RunFailed] = []
         try:
@@ -127,3 +126,48 @@ def _failure_text(callback: object, method: str, error: Exception) -> str:
     text = " ".join(str(error).split())
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return f"callback {name_of(callback)}.{method}: {what} ({last.filename}:{last.lineno})"
+
+
+def check_trackers(experiment: Experiment) -> None:
+    """Refuse trackers whose package is not installed or whose arguments do not exist."""
+    for index, choice in enumerate(experiment.track):
+        where = f"track[{index}] {choice.name}"
+        kind = load_reference(TRACKERS[choice.name], where)
+        if not issubclass(kind, LibraryRun):
+            if choice.parameters:
+                raise ConfigError(
+                    f"{where}: it takes no arguments, got {', '.join(choice.parameters)}."
+                )
+            continue
+        if not is_installed(choice.name):
+            raise ConfigError(
+                f"{where}: the package {choice.name} is not installed: pip install"
+                f" 'raysync[{choice.name}]'."
+            )
+        for name in COMMON_ARGUMENTS:
+            if not isinstance(choice.parameters.get(name, True), bool):
+                raise ConfigError(f"{where}: {name} must be true or false.")
+        unknown = [name for name in choice.parameters if name not in COMMON_ARGUMENTS]
+        allowed = (*kind.argument_names(), *COMMON_ARGUMENTS) if unknown else ()
+        for name in unknown:
+            if name not in allowed:
+                raise unknown_name("argument", name, allowed, where=where)
+
+
+def is_installed(package: str) -> bool:
+    spec = find_spec(package)
+    return spec is not None and spec.origin is not None  # a folder of that name is no package
+
+
+def trackers_of(experiment: Experiment, notify: Callable[[str], None]) -> list[Tracker]:
+    """Create the trackers of a run; raise `ConfigError` like `check_trackers`."""
+    check_trackers(experiment)
+    return [Tracker(choice.name, _sink(choice, notify)) for choice in experiment.track]
+
+
+def _sink(choice: Named, notify: Callable[[str], None]) -> Sink:
+    kind = load_reference(TRACKERS[choice.name], choice.name)
+    if issubclass(kind, LibraryRun):
+        return LibraryProcess(TRACKERS[choice.name], choice.parameters, notify)
+    sink: Sink = kind()
+    return sink

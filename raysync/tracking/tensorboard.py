@@ -16,7 +16,7 @@ from tensorboardX.proto.event_pb2 import Event
 from tensorboardX.summary import scalar
 
 from raysync.record.storage import NEW
-from raysync.tracking.rows import EVALUATION, Beginning, Ending, Row
+from raysync.tracking.tracker import EVALUATION, Beginning, Ending, Row
 
 PREFIX, NAMES = "events", "events.out.tfevents.*"  # the prefix and the pattern of file names
 HEAD, FOOT = 12, 4  # the bytes before and after an event

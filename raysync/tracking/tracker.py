@@ -1,16 +1,90 @@
-"""A tracker: a callback that turns a run into rows for a sink."""
+"""A tracker: a callback that turns a run into rows, plain data that any process can receive."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
 from typing_extensions import override
 
+from raysync.core.journal import Evaluation
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord
+from raysync.record.writer import MODEL_FILES
 from raysync.tracking.callback import Callback, RunStart
-from raysync.tracking.rows import Sink, beginning_of, ending_of, evaluation_row, measures_row
 
 ROW_EVERY = 0.01
 """Progress between rows of measures without an evaluation."""
+MOST_LEADS = 64
+"""With more members than this, leads are omitted: their curves could not be read."""
+EVALUATION = "evaluation/"  # the prefix of an evaluation's metrics
+# settings of a file that do not concern a single run
+OF_OTHER_RUNS = ("paradigms", "seeds", "sweep", "switch_search", "published")
+FILES = (
+    "config.yaml",
+    "environment.json",
+    "journal.jsonl",
+    "pushes.parquet",
+    "evaluations.parquet",
+    "summary.json",
+)
+
+
+@dataclass(frozen=True)
+class Beginning:
+    folder: str  # of the run's record
+    name: str  # of that folder
+    group: str  # of its experiment or sweep
+    tags: tuple[str, ...]
+    """The paradigm's label, the engine and, in a sweep, the name of the trial."""
+    config: Mapping[str, Any]
+    """Its settings by dotted key, `workers.0.count`; secrets are masked."""
+    began: float
+    """When the run was requested, in seconds since 1970."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Metrics at one moment of a run."""
+
+    samples: int
+    """Samples applied: the step, so that paradigms are compared at the same work."""
+    seconds: float
+    """Since the run began; virtual on the virtual engine."""
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a run."""
+
+    status: str
+    """`finished`, `diverged`, `failed` or `stopped`."""
+    samples: int  # applied
+    summary: Mapping[str, Any]
+    """The texts and numbers in its `summary.json`."""
+    files: Sequence[str]  # paths
+    models: Sequence[str]  # paths
+
+
+class Sink(Protocol):
+    """The destination of a tracker's rows. Any of its methods may raise any error."""
+
+    def begin(self, run: Beginning) -> None: ...
+
+    def rewind(self, samples: int) -> bool:
+        """Forget all evaluations, and measures after `samples`; return whether that is possible."""
+
+    def log(self, row: Row) -> None: ...
+
+    def flush(self) -> None: ...
+
+    def end(self, run: Ending) -> None:
+        """Log the end of the run, and send all that is left."""
+
+    def close(self) -> None:
+        """Release open resources; `end` may not have been called, or may have failed."""
 
 
 class Tracker(Callback):
@@ -69,3 +143,76 @@ class Tracker(Callback):
 
     def close(self) -> None:
         self._sink.close()
+
+
+def beginning_of(run: RunStart) -> Beginning:
+    experiment = run.experiment
+    trial = () if run.group == experiment.name else (experiment.name,)
+    config = {
+        key: value
+        for key, value in experiment.plain().items()
+        if key not in (*OF_OTHER_RUNS, "track", "callbacks")
+    }
+    config["paradigm"].pop("instead_of", None)  # nothing that the run has
+    label = experiment.label
+    return Beginning(
+        folder=str(run.folder),
+        name=run.name,
+        group=run.group,
+        tags=(label, experiment.engine, *trial),
+        config={"paradigm_label": label, **dict(_flattened("", config))},
+        began=run.began.timestamp(),
+    )
+
+
+def _flattened(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
+        yield path, value
+        return
+    for key, inner in value.items():
+        yield from _flattened(f"{path}.{key}" if path else str(key), inner)
+
+
+def evaluation_row(evaluation: Evaluation, workload_samples: int) -> Row:
+    return Row(
+        round(evaluation.progress * workload_samples),
+        evaluation.at,
+        {f"{EVALUATION}{name}": value for name, value in evaluation.metrics.items()},
+    )
+
+
+def measures_row(measures: Measures) -> Row:
+    summary, leads = measures.summary(), measures.leads
+    metrics = {
+        tag: summary[key]
+        for tag, key in (
+            ("run/samples_per_s", "throughput_samples_per_s"),
+            ("run/wait_share", "wait_fraction"),
+            ("staleness/mean", "staleness_mean"),
+            ("staleness/max", "staleness_max"),
+            ("lead/max", "lead_max"),
+        )
+        if summary[key] is not None
+    }
+    if len(leads) <= MOST_LEADS:
+        metrics |= {
+            f"lead/{worker.replace('#', '.')}": float(lead) for worker, lead in leads.items()
+        }
+    return Row(measures.samples, measures.now, metrics)
+
+
+def ending_of(record: RunRecord) -> Ending:
+    summary, folder = record.summary, record.path
+    return Ending(
+        status=str(summary["status"]),
+        samples=int(summary["samples"]),
+        summary={
+            key: value
+            for key, value in summary.items()
+            if isinstance(value, str | int | float) and value != ""
+        },
+        files=[str(folder / name) for name in FILES if (folder / name).is_file()],
+        models=[str(folder / name) for name in MODEL_FILES.values() if (folder / name).is_file()],
+    )

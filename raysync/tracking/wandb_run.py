@@ -12,7 +12,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from raysync.tracking.library import FAILED, LibraryRun, library_arguments
+from raysync.tracking.library import COMMON_ARGUMENTS, FAILED, LibraryRun
 
 
 class WandbRun(LibraryRun):
@@ -27,7 +27,7 @@ class WandbRun(LibraryRun):
     def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         super().__init__(run, arguments)
         self._wandb = import_module("wandb")
-        given = library_arguments(arguments)
+        given = {key: arguments[key] for key in arguments if key not in COMMON_ARGUMENTS}
         settings = {"console": "off", "silent": True} | given.pop("settings", {})
         defaults = {
             "project": "raysync",

@@ -25,7 +25,7 @@ from raysync.config.secret_masking import masked
 from raysync.core.metrics import MODES, known as known_names
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.paradigms.syncswitch import SyncSwitch
-from raysync.record.storage import experiment_folder, is_uri
+from raysync.record.storage import experiment_folder, folder_of, is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
 from raysync.running.engines import Notify
@@ -147,8 +147,7 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
             " URI, because it reuses its earlier trainings there; on a cluster, a folder that all"
             " nodes share."
         )
-    output = Path(experiment.output)
-    parent = Path(experiment_folder(output.expanduser(), experiment.name))
+    parent = folder_of(experiment_folder(experiment.output, experiment.name))
     folders = sorted((file.parent for file in parent.glob(f"*-{KIND}-*/{FILE}")), reverse=True)
     for folder in folders:
         with suppress(ConfigError):  # for a file that cannot be read
@@ -163,7 +162,7 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
         if folders
         else ""
     )
-    return folder_name(output, experiment.name, KIND).absolute(), remark
+    return folder_name(experiment.output, experiment.name, KIND).absolute(), remark
 
 
 def _common(experiment: Experiment) -> str:

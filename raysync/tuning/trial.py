@@ -33,7 +33,7 @@ from raysync.running.engines import Engine
 from raysync.running.recovery import ResumePoint
 from raysync.running.resuming import find_resume_point
 from raysync.running.run import run_in
-from raysync.tracking.trackers import check_trackers
+from raysync.tracking.observers import check_trackers
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override

@@ -78,12 +78,12 @@ def windows():
         st.floats(0.1, 10),
     )
     clocks = st.builds(
-        lambda start, lasts: {"start_clock": start, "lasts_clocks": lasts},
+        lambda start, lasts: {"clocks": [start, start + lasts]},
         st.integers(0, 15),
         st.integers(1, 5),
     )
     times = st.builds(lambda times: {"times": times, "end_s": 25, "lasts_s": 5}, st.integers(1, 4))
-    often = st.just({"mean_gap_clocks": 3, "lasts_clocks": 1, "end_clock": 18})
+    often = st.just({"mean_gap_s": 3, "lasts_s": 1, "end_s": 18})
     return st.one_of(once, clocks, times, often)
 
 

@@ -232,10 +232,11 @@ def fault(draws: Draws, slots: Sequence[str]) -> dict[str, Any]:
     if kind == "kill":
         when = draws.one_of({"at_s": draws.between(0, 12)}, {"mean_gap_s": 4, "end_s": 12})
         return {"kind": kind, "count": draws.whole(1, min(3, len(slots))), **when}
+    first = draws.whole(0, 15)
     window = draws.one_of(
         {"start_s": draws.between(0, 20), "lasts_s": draws.between(0.1, 10)},
-        {"start_clock": draws.whole(0, 15), "lasts_clocks": draws.whole(1, 5)},
-        {"mean_gap_clocks": 3, "lasts_clocks": 1, "end_clock": 18},
+        {"clocks": [first, first + draws.whole(1, 5)]},
+        {"mean_gap_s": 3, "lasts_s": 1, "end_s": 18},
     )
     size = {"factor": draws.one_of(1.5, 3, 8)} if kind == "slow-down" else {"added_s": 0.7}
     return {"kind": kind, **size, **window}

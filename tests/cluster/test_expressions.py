@@ -100,7 +100,7 @@ def test_a_prometheus_is_asked_what_it_knows(metered_runs):
 
 
 def test_ray_leaves_the_dashboards_alone_that_lie_beside_its_own(metered_runs):
-    folder = metered_runs.folder / "watching/grafana/dashboards"
+    folder = metered_runs.folder / "watching/dashboards"
     there = {
         path.name: json.loads(path.read_text(encoding="utf-8")) for path in folder.glob("*.json")
     }

@@ -255,14 +255,8 @@ class FaultedRun:
     """A run of two workers with faults, in a session of its own that is over."""
 
     FAULTS = (
-        {"kind": "slow-down", "workers": ["w-0"], "start_clock": 2, "lasts_clocks": 2, "factor": 4},
-        {
-            "kind": "latency",
-            "workers": ["w-1"],
-            "start_clock": 1,
-            "lasts_clocks": 2,
-            "added_s": 0.05,
-        },
+        {"kind": "slow-down", "workers": ["w-0"], "clocks": [2, 4], "factor": 4},
+        {"kind": "latency", "workers": ["w-1"], "clocks": [1, 3], "added_s": 0.05},
         {"kind": "crash", "worker": "w-0", "at_clock": 5, "rejoin_after_s": 0.1},
         {"kind": "kill", "workers": ["w-1"], "at_s": 1.0},
         {"kind": "crash", "worker": "w-1", "at_clock": 10_000},

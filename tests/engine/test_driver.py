@@ -385,14 +385,8 @@ def test_the_order_of_slots_keeps_each_push_and_its_weight_together(weights, is_
 
 def test_only_an_affected_step_is_sent_its_fault():
     faults = [
-        {
-            "kind": "latency",
-            "workers": ["w-1"],
-            "start_clock": 3,
-            "lasts_clocks": 2,
-            "added_s": 0.2,
-        },
-        {"kind": "slow-down", "start_clock": 4, "lasts_clocks": 2, "factor": 3},
+        {"kind": "latency", "workers": ["w-1"], "clocks": [3, 5], "added_s": 0.2},
+        {"kind": "slow-down", "clocks": [4, 6], "factor": 3},
     ]
     training = task_of(faults=faults)
     driver, _ = run_in(training, make("bsp"))

@@ -15,13 +15,7 @@ from tests.builders.updates import update_plan
 PHASES = {
     "bsp": {},
     "still": {"momentum": 0.0, "lr": 0.02},
-    "strange": {
-        "momentum": 0.5,
-        "combine": "sum",
-        "lr_scaling": "none",
-        "clip_norm": 0.7,
-        "weight_decay": 0.0,
-    },
+    "strange": {"momentum": 0.5, "lr_scaling": "none", "clip_norm": 0.7, "weight_decay": 0.0},
     "ramp": {"momentum_ramp": {"name": "linear", "over": 0.3, "start": 0.1}},
     "doubling": {
         "momentum": 0.8,
@@ -52,7 +46,7 @@ def by_hand(updates, sizes):
         )
         scale = 0.02 * len(gradients) if phase == "still" else 0.1 * len(gradients)
         if phase == "strange":
-            g, scale = max(-0.7, min(0.7, sum(gradients))), 0.1
+            g, scale = max(-0.7, min(0.7, g)), 0.1
         v = m * v + g + (0.0 if phase == "strange" else 0.01) * x
         x -= scale * v
     return x

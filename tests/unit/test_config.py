@@ -70,7 +70,10 @@ from tests.builders.messages import naming
         ("update: {phases: {bps: {}}}\nparadigms: [bsp, sync-switch]", "'bsp' bsp"),
         ("update: {phases: {asp: {lr: 0}}}", "update.phases.asp.lr: 0 0"),
         ("update: {phases: {asp: {momentun: 0}}}", "update.phases.asp.momentun: 'momentum'"),
-        ("update: {phases: {asp: {combine: sum}}}", "update: phases.asp: combine: sum lr_scaling:"),
+        (
+            "update: {combine: sum, lr_scaling: none, phases: {asp: {lr_scaling: linear}}}",
+            "update: phases.asp: combine: sum lr_scaling:",
+        ),
         (
             "update: {momentum: 0.9, nesterov: true, phases: {asp: {momentum: 0}}}",
             "phases.asp: nesterov momentum",
@@ -133,7 +136,7 @@ from tests.builders.messages import naming
         ("workers: [{jitter: {samples: [1, 2]}}]", "distribution: 2 samples"),
         ("workers: [{jitter: {distribution: empirical, samples: [1, 0]}}]", "samples[1] 0 0"),
         ("workers: [{jitter: {distribution: pareto, tail: 1}}]", "tail: 1"),
-        ("faults: [{kind: speed-drift, sigma: 0.1}]", "faults[0] period_s period_clocks"),
+        ("faults: [{kind: speed-drift, sigma: 0.1}]", "faults[0].period_s"),
         ("workers: [{fixed_s: 0.1, step_s: 1}]", "fixed_s: 0.1 per_sample_s"),
         ("workers: [{floor_s: 0.1}]", "floor_s: 0.1 per_sample_s"),
         (
@@ -220,12 +223,19 @@ SLOW, CRASH, DRIFT = (
         ("kind: slow-down, factor: 0", "faults[0].factor: 0"),
         ("kind: latency, added_s: -1", "faults[0].added_s: -1"),
         (f"{SLOW}, start_s: -1", "faults[0].start_s: -1"),
-        (f"{SLOW}, start_s: 1, lasts_clocks: 2", "faults[0]: start_s lasts_clocks"),
-        (f"{SLOW}, mean_gap_clocks: 1, lasts_s: 2", "lasts_s mean_gap_clocks"),
+        (f"{SLOW}, start_s: 1, clocks: [0, 2]", "faults[0]: clocks start_s"),
+        (f"{SLOW}, clocks: [0, 2], times: 2, lasts_s: 2, end_s: 9", "clocks lasts_s"),
+        (f"{SLOW}, clocks: [3, 3]", "(3) after (3)"),
+        (f"{SLOW}, clocks: [-1, null]", "faults[0].clocks[0]: 0"),
+        (f"{SLOW}, clocks: 20", "faults[0].clocks"),
+        (f"{SLOW}, start_clock: 2", "faults[0]: start_clock: 2 clocks:"),
+        (f"{SLOW}, lasts_clocks: 2", "faults[0]: lasts_clocks: 2 clocks:"),
+        (f"{SLOW}, mean_gap_clocks: 2, lasts_s: 1", "faults[0]: mean_gap_clocks: 2 mean_gap_s"),
+        (f"{SLOW}, times: 2, lasts_s: 1, end_clock: 9", "faults[0]: end_clock: 9 end_s"),
         (f"{SLOW}, times: 2, mean_gap_s: 1, lasts_s: 1, end_s: 9", "times mean_gap"),
-        (f"{SLOW}, times: 2, end_s: 9", "lasts_s lasts_clocks"),
-        (f"{SLOW}, mean_gap_s: 9", "lasts_s lasts_clocks"),
-        (f"{SLOW}, times: 2, lasts_s: 9", "times end_s end_clock"),
+        (f"{SLOW}, times: 2, end_s: 9", "lasts_s"),
+        (f"{SLOW}, mean_gap_s: 9", "lasts_s"),
+        (f"{SLOW}, times: 2, lasts_s: 9", "times end_s"),
         (f"{SLOW}, lasts_s: 2, end_s: 9", "mean_gap"),
         (f"{SLOW}, times: 2, lasts_s: 1, start_s: 9, end_s: 9", "(9) after (9)"),
         (f"{SLOW}, count: 0", "faults[0].count: 0"),
@@ -233,8 +243,8 @@ SLOW, CRASH, DRIFT = (
         (f"{SLOW}, workers: [worker-1], count: 2", "faults[0]: count: 2 1"),
         (f"{SLOW}, workers: [wroker]", "faults[0]: 'wroker' 'worker' worker-0 worker-3"),
         (f"{SLOW}, workers: [worker-4]", "'worker-4' 'worker-3'"),
-        (DRIFT, "period_s period_clocks"),
-        (f"{DRIFT}, period_s: 1, period_clocks: 1", "period_s period_clocks"),
+        (DRIFT, "faults[0].period_s"),
+        (f"{DRIFT}, period_clocks: 1", "faults[0]: period_clocks: 1 period_s"),
         (CRASH, "at_s at_clock"),
         (f"{CRASH}, at_s: 1, at_clock: 1", "at_s at_clock"),
         ("kind: crash, at_s: 1", "faults[0].worker:"),
@@ -272,7 +282,7 @@ def test_a_fault_that_is_none():
 def test_faults_survive_the_resolved_experiment():
     text = (
         f"faults: [{{{SLOW}, times: 2, lasts_s: 1, end_s: 5}}, {{{CRASH}, at_clock: 0}}, {{{DRIFT},"
-        " period_s: 2}]"
+        f" period_s: 2}}, {{{SLOW}, clocks: [3, null]}}]"
     )
     experiment = config.parse(text, source="x")
     assert config.parse(experiment.to_yaml(), source="y").faults == experiment.faults
@@ -432,8 +442,38 @@ def test_histograms_of_nothing_are_refused():
         config.validate({"cluster": {"metrics": wrong}})
 
 
-def test_a_setting_that_is_gone_is_read_from_records_and_answered_in_files():
-    plain = config.validate({"engine": "virtual"})
-    assert config.validate({"engine": "virtual", "network": {"sharing": "fair"}}) == plain
-    with pytest.raises(ConfigError, match=naming("network sharing: first-come TCP")):
-        config.validate({"engine": "virtual", "network": {"sharing": "first-come"}})
+@pytest.mark.parametrize(
+    ("block", "off", "on", "says"),
+    [
+        ("network", {"sharing": "fair"}, {"sharing": "first-come"}, "network: sharing: TCP"),
+        ("cluster", {"task_events": False}, {"task_events": True}, "cluster: task_events: trace"),
+        (
+            "update.phases.asp",
+            {"combine": None},
+            {"combine": "sum"},
+            "update.phases.asp: combine: update.combine",
+        ),
+        (
+            "network.phases.asp",
+            {"pull_round_trips": None},
+            {"pull_round_trips": 1},
+            "network.phases.asp: pull_round_trips: network.pull_round_trips",
+        ),
+    ],
+)
+def test_a_setting_that_is_gone_is_read_from_records_and_answered_in_files(block, off, on, says):
+    def experiment(setting):
+        for name in reversed(block.split(".")):
+            setting = {name: setting}
+        return config.validate({"engine": "virtual", "paradigm": "sync-switch"} | setting)
+
+    assert experiment(off) == experiment({})
+    with pytest.raises(ConfigError, match=naming(says)):
+        experiment(on)
+
+
+def test_faults_by_seconds_are_read_from_records_of_former_settings():
+    drift = {"kind": "drift", "added_s": 1, "period_s": 1, "start_s": 3}
+    former = ("start_clock", "lasts_clocks", "mean_gap_clocks", "end_clock", "period_clocks")
+    recorded = config.validate({"faults": [drift | dict.fromkeys(former)]})
+    assert recorded == config.validate({"faults": [drift]})

@@ -1,5 +1,5 @@
 """The Grafana dashboards: what they name exists, everything is shown, and `raysync dashboards`
-writes it all.
+writes them.
 
 What the expressions return is tested with a real Prometheus in tests/cluster/test_expressions.py.
 """
@@ -7,14 +7,12 @@ What the expressions return is tested with a real Prometheus in tests/cluster/te
 import json
 import re
 import threading
-from configparser import ConfigParser
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-import yaml
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.cog.plugins import register_default_plugins
 from grafana_foundation_sdk.models.dashboard import Dashboard
@@ -23,7 +21,7 @@ from hypothesis import given, strategies as st
 from dashboards.__main__ import generated
 from dashboards.panels import series
 from raysync import cli
-from raysync.cli.dashboards import check_url
+from raysync.cli.dashboards import NEXT, check_url
 from raysync.errors import ConfigError
 from raysync.record.metrics_registry import CLOCKS, REGISTRY
 from tests.builders.messages import tells
@@ -223,52 +221,25 @@ def call(monkeypatch, capsys):
     return call
 
 
-def settings(folder):
-    return {
-        str(path.relative_to(folder)): yaml.safe_load(path.read_text())
-        for path in folder.rglob("*.yml")
-    }
-
-
-def test_everything_is_written_for_ray_on_this_machine(tmp_path, call):
+def test_the_dashboards_are_written_and_ray_is_told_where_they_are(tmp_path, call):
     folder = tmp_path / "a folder"
     for _ in range(2):  # again: over what is there
-        code, out, _ = call(folder, "--ray", "/ray", "--prometheus", "http://there:9091/")
+        code, out, _ = call(folder)
         assert code == 0
-    assert f"'{folder}/grafana/grafana.ini'" in out
-    written = settings(folder)
-    [scraped] = written["prometheus.yml"]["scrape_configs"]
-    assert scraped["file_sd_configs"][0]["files"] == ["/ray/prom_metrics_service_discovery.json"]
-    [source] = written["grafana/provisioning/datasources/raysync.yml"]["datasources"]
-    assert (source["name"], source["url"], source["isDefault"]) == (
-        "Prometheus",
-        "http://there:9091",
-        True,
-    )
-    ours, rays = written["grafana/provisioning/dashboards/raysync.yml"]["providers"]
-    assert rays["options"]["path"] == "/ray/session_latest/metrics/grafana/dashboards"
+    assert f"RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR='{folder}'/dashboards" in out
     assert {
-        path.name: json.loads(path.read_text()) for path in Path(ours["options"]["path"]).iterdir()
+        path.name: json.loads(path.read_text()) for path in (folder / "dashboards").iterdir()
     } == BOARDS
-    grafana = ConfigParser(interpolation=None)
-    grafana.read(folder / "grafana/grafana.ini")
-    assert grafana["paths"]["provisioning"] == f"{folder}/grafana/provisioning"
 
 
-def test_a_head_elsewhere_is_asked_for_its_nodes(tmp_path, call):
-    (tmp_path / "token").write_text("secret")
-    assert (
-        call(tmp_path / "there", "--ray", "http://head:8265/", "--ray-token", tmp_path / "token")[0]
-        == 0
-    )
-    written = settings(tmp_path / "there")
-    [scraped] = written["prometheus.yml"]["scrape_configs"]
-    assert scraped["http_sd_configs"][0]["url"] == "http://head:8265/api/prometheus/sd"
-    assert scraped["http_sd_configs"][0]["authorization"] == {
-        "type": "Bearer",  # Prometheus 2.42 sends none by itself
-        "credentials_file": str(tmp_path / "token"),
-    }
-    assert len(written["grafana/provisioning/dashboards/raysync.yml"]["providers"]) == 1
+def test_ray_writes_what_is_to_be_started():
+    """The files and the variable that the command names are Ray's."""
+    from ray.dashboard.modules.metrics import metrics_head
+
+    source = Path(metrics_head.__file__).read_text(encoding="utf-8")
+    assert metrics_head.GRAFANA_DASHBOARD_OUTPUT_DIR_ENV_VAR in NEXT
+    for name in re.findall(r"\w+\.(?:ini|yml)", NEXT):
+        assert f'"{name}"' in source
 
 
 class Answers(BaseHTTPRequestHandler):
@@ -344,10 +315,6 @@ def test_what_is_no_prometheus_of_ours_is_answered_in_two_lines(call, serves, an
         ((), "DIR --check"),
         (("--check", "--prometheus", "http://127.0.0.1:1"), "Connection refused"),
         (("x", "--prometheus", "there:9090"), "--prometheus there:9090: http://HOST:PORT"),
-        (("x", "--ray", "head:6379"), "--ray head:6379: Ray's (/tmp/ray) http://HEAD:8265"),
-        (("x", "--ray", "ray://head:10001"), "--ray ray://head:10001: http://HOST:PORT"),
-        (("x", "--ray-token", "x"), "--ray-token: --ray http://HEAD:8265"),
-        (("x", "--ray", "http://head:8265", "--ray-token", "nowhere"), "--ray-token nowhere:"),
         (("/dev/null/x",), "/dev/null/x:"),
     ],
 )

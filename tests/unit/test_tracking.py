@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import struct
+import subprocess
 import sys
 from contextlib import nullcontext
+from dataclasses import asdict
 from pathlib import Path
 from threading import Event
 
@@ -21,10 +23,9 @@ from raysync.core.journal import Ended, Evaluation, Remark, decode
 from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.running.engines import engine_for
 from raysync.running.run import run_in
-from raysync.tracking import process, trackers
-from raysync.tracking.logged import LoggedRows
-from raysync.tracking.rows import Beginning, Ending
-from raysync.tracking.tracker import Tracker
+from raysync.tracking.library import PROGRAM, LibraryProcess, LoggedRows
+from raysync.tracking.observers import is_installed
+from raysync.tracking.tracker import Beginning, Ending, Row, Tracker
 from raysync.training.preparation import prepare
 from tests.builders.messages import naming, tells
 from tests.builders.reports import BASE
@@ -325,10 +326,7 @@ def test_runs_that_begin_together_share_a_new_database(settings, tmp_path):
     """Each would make its tables, and the experiment."""
     pytest.importorskip("mlflow")
     uri, notes = f"sqlite:///{tmp_path}/new/mlflow.db", []
-    sinks = [
-        process.LibraryProcess(TRACKERS["mlflow"], {"tracking_uri": uri}, notes.append)
-        for _ in "abc"
-    ]
+    sinks = [LibraryProcess(TRACKERS["mlflow"], {"tracking_uri": uri}, notes.append) for _ in "abc"]
     for index, sink in enumerate(sinks):
         folder = str(tmp_path / str(index))
         sink.begin(Beginning(folder, f"run-{index}", "together", ("bsp", "virtual"), {}, 0.0))
@@ -491,9 +489,12 @@ def test_nothing_is_written_behind_the_end_of_a_journal(settings, monkeypatch):
 
 def test_a_library_that_hangs_delays_no_run_and_is_ended(stand_in, settings, monkeypatch):
     """Its pipe is full long before the end."""
-    monkeypatch.setattr(process, "PROGRAM", "import signal; signal.pause()  # {path}")
-    monkeypatch.setattr(process, "IMPORT_LIMIT_S", 0.1)
-    monkeypatch.setattr(process.LibraryProcess, "flush", lambda self: self._send({"x": "x" * 9999}))
+    monkeypatch.setattr(
+        "raysync.tracking.library.PROGRAM", "import signal; signal.pause()  # {path}"
+    )
+    monkeypatch.setattr("raysync.tracking.library.IMPORT_LIMIT_S", 0.1)
+    log, much = LibraryProcess.log, Row(0, 0.0, {"x" * 99_999: 0.0})
+    monkeypatch.setattr(LibraryProcess, "log", lambda self, row: log(self, much))
     notes = []
     record = raysync.run(settings | {"track": "wandb"}, notify=notes.append)
     assert record.summary["status"] == "finished"
@@ -507,7 +508,7 @@ def test_a_library_that_waits_for_its_server_holds_nothing_up(
     stand_in, settings, monkeypatch, mode, limit
 ):
     """What has not begun is waited for less than what sends the rest."""
-    monkeypatch.setattr(process, limit, 0.1)
+    monkeypatch.setattr(f"raysync.tracking.library.{limit}", 0.1)
     notes = []
     tracked = settings | {"track": {"name": "wandb", "mode": mode}}
     record = raysync.run(tracked, notify=notes.append)
@@ -518,7 +519,7 @@ def test_a_library_that_waits_for_its_server_holds_nothing_up(
 
 def test_a_library_that_begins_late_is_complete(stand_in, settings, monkeypatch):
     """If the run is longer than that."""
-    monkeypatch.setattr(process, "IMPORT_LIMIT_S", 0.0)
+    monkeypatch.setattr("raysync.tracking.library.IMPORT_LIMIT_S", 0.0)
 
     class Begins(raysync.Callback):
         def on_start(self, run):
@@ -536,7 +537,7 @@ def test_a_library_that_begins_late_is_complete(stand_in, settings, monkeypatch)
 
 
 def test_a_library_that_dies_is_told_of(stand_in, settings, monkeypatch):
-    monkeypatch.setattr(process, "PROGRAM", "import os; os._exit(7)  # {path}")
+    monkeypatch.setattr("raysync.tracking.library.PROGRAM", "import os; os._exit(7)  # {path}")
     notes = []
     record = raysync.run(settings | {"track": "wandb"}, notify=notes.append)
     assert record.summary["status"] == "finished"
@@ -561,17 +562,27 @@ def test_a_run_that_is_interrupted_says_so(stand_in, settings):
     assert about["status"] == "stopped"
 
 
-def test_a_library_whose_run_was_killed_is_told_that_it_failed(stand_in, settings, monkeypatch):
+def test_a_library_whose_run_was_killed_is_told_that_it_failed(stand_in, tmp_path):
     """Its messages end without an end."""
-
-    class Killed(process.LibraryProcess):
-        def end(self, run):
-            self._unsent.put("")
-            self._process.wait(60)
-
-    monkeypatch.setattr(trackers, "LibraryProcess", Killed)
-    record = raysync.run(settings | {"track": "wandb"})
-    _, _, status, about = read_stand_in(record.path / "wandb")
+    run = Beginning(str(tmp_path), "run", "group", ("bsp", "virtual"), {}, 0.0)
+    messages = [
+        {"begin": asdict(run), "arguments": {}},
+        {"log": asdict(Row(8, 1.0, {"lead/max": 1.0}))},
+    ]
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            PROGRAM.format(path=str(Path(raysync.__file__).parents[1])),
+            TRACKERS["wandb"],
+        ],
+        input="".join(json.dumps(message) + "\n" for message in messages),
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    rows, _, status, about = read_stand_in(tmp_path / "wandb")
+    assert rows["lead/max"] == [(8, 1.0, 1.0)]
     assert (status, about["status"]) == ("FAILED", "killed")
 
 
@@ -590,7 +601,7 @@ def test_a_library_whose_run_was_killed_is_told_that_it_failed(stand_in, setting
 def test_a_tracker_that_cannot_work_is_refused_before_the_run(
     stand_in, track, said, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(trackers, "_is_installed", lambda package: True)
+    monkeypatch.setattr("raysync.tracking.observers.is_installed", lambda package: True)
     with pytest.raises(ConfigError, match=naming(said)):
         raysync.run(SETTINGS | {"track": track, "output": str(tmp_path / "runs")})
     assert not (tmp_path / "runs").exists()
@@ -600,9 +611,9 @@ def test_a_missing_package_is_named_with_its_extra(tmp_path, monkeypatch):
     """A folder of that name, as wandb leaves one, is no package."""
     (tmp_path / "comet").mkdir()
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert not trackers._is_installed("comet")
-    assert not trackers._is_installed("no_such_package")
-    monkeypatch.setattr(trackers, "_is_installed", lambda package: False)
+    assert not is_installed("comet")
+    assert not is_installed("no_such_package")
+    monkeypatch.setattr("raysync.tracking.observers.is_installed", lambda package: False)
     with pytest.raises(ConfigError, match=naming("installed: 'raysync[mlflow]'")):
         raysync.run(SETTINGS | {"track": "mlflow", "output": str(tmp_path / "runs")})
     assert not (tmp_path / "runs").exists()

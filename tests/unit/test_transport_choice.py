@@ -92,14 +92,6 @@ def test_what_cannot_be_shared_is_an_object_reference_or_refused(sites, memory, 
     assert tells(str(error.value), why)
 
 
-def test_who_wants_steps_among_rays_tasks_gets_them():
-    plan, [notice] = chosen("auto", 1000, ALL_HERE, ENOUGH, task_events=True)
-    assert plan == ObjectStorePlan()
-    assert tells(notice, "cluster.task_events")
-    with pytest.raises(ConfigError, match=naming("shared-memory cluster.task_events")):
-        chosen("shared-memory", 1000, ALL_HERE, ENOUGH, task_events=True)
-
-
 def test_the_memory_that_is_needed_is_that_of_the_vectors_and_of_the_log():
     marks = len(experiment().evaluation.progress_marks())
     vectors = (2 * 2 + 2 + 2 + marks) * MIB

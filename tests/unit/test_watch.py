@@ -30,7 +30,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record import storage
 from raysync.record.event_text import EventText, seconds, texts_of
-from raysync.record.journal_tail import JournalTail
+from raysync.record.journal_file import JournalTail
 from raysync.record.measures import Measures
 from raysync.record.reader import load
 from raysync.record.run_status import FREQUENT, RARE, RunStatus

@@ -89,13 +89,7 @@ def test_the_slowest_link_of_the_round_sets_the_pace():
         ],
         network={"link": LINK},
         faults=[
-            {
-                "kind": "latency",
-                "workers": ["far"],
-                "added_s": 2,
-                "start_clock": 1,
-                "lasts_clocks": 1,
-            },
+            {"kind": "latency", "workers": ["far"], "added_s": 2, "clocks": [1, 2]},
             {"kind": "crash", "worker": "far-0", "at_s": 22},
         ],
         workload={"samples": 3 + 3 + 2},

@@ -300,7 +300,7 @@ def test_a_long_run_is_simulated_in_part_and_scaled():
     assert change.setting.seconds() * whole / part.seconds() == pytest.approx(exact, rel=0.05)
 
 
-PASSING = {"kind": "slow-down", "factor": 2, "start_clock": 100}
+PASSING = {"kind": "slow-down", "factor": 2, "clocks": [100, None]}
 
 
 @pytest.mark.parametrize(

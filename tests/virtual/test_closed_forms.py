@@ -252,7 +252,7 @@ SLOW = [
     ({"step_s": 2, "jitter": {"distribution": "empirical", "samples": [1, 7]}}, [], None),
     (
         {"step_s": 2},
-        [{"kind": "slow-down", "workers": ["b"], "factor": 4, "start_clock": 1, "lasts_clocks": 1}],
+        [{"kind": "slow-down", "workers": ["b"], "factor": 4, "clocks": [1, 2]}],
         [2, 10],
     ),
     ({"step_s": 2, "link": {"latency_s": 3}}, [], [8, 16]),

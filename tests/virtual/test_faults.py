@@ -34,7 +34,7 @@ def crash(worker, **when):
 
 
 def test_a_slow_down_multiplies_computing_and_nothing_else():
-    slow = {"kind": "slow-down", "factor": 3, "workers": ["a"], "start_clock": 1, "lasts_clocks": 1}
+    slow = {"kind": "slow-down", "factor": 3, "workers": ["a"], "clocks": [1, 2]}
     training = timed(
         workers=TWO, faults=[slow], network={"link": {"latency_s": 0.5}}, workload={"samples": 6}
     )
@@ -46,7 +46,7 @@ def test_a_slow_down_multiplies_computing_and_nothing_else():
 def test_latency_is_added_to_both_ways():
     training = timed(
         workers=[{"step_s": 1}],
-        faults=[{"kind": "latency", "added_s": 0.25, "start_clock": 1}],
+        faults=[{"kind": "latency", "added_s": 0.25, "clocks": [1, None]}],
         workload={"samples": 3},
     )
     assert push_times(run(training, "asp")) == {"worker-0": [1, 2.5, 4]}
@@ -63,10 +63,13 @@ def test_a_step_suffers_what_holds_at_its_release():
 
 
 def test_faults_by_clock_affect_the_same_steps_under_every_paradigm():
-    slow = {"kind": "slow-down", "factor": 10, "mean_gap_clocks": 4, "lasts_clocks": 2}
+    slow = {"kind": "slow-down", "factor": 10}
     training = timed(
         workers=[{"name": "a", "count": 3, "step_s": 1}, {"name": "b", "step_s": 2}],
-        faults=[slow],
+        faults=[
+            slow | {"workers": ["a"], "clocks": [2, 8]},
+            slow | {"workers": ["a-1", "b"], "clocks": [10, 12]},
+        ],
         workload={"samples": 80},
     )
     met = [busy(run(training, name)) for name in PARADIGMS]

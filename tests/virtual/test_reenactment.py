@@ -16,7 +16,7 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Evaluation, Remark, decode, encode
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.journal_checkpoints import checkpoint_line
+from raysync.record.journal_file import checkpoint_line
 from raysync.training.preparation import prepare
 from raysync.virtual import virtual_backend
 from raysync.virtual.engine import VirtualEngine, driver_of
@@ -146,7 +146,7 @@ WORKERS = [
 FAULTS = [
     {"kind": "crash", "worker": "b-0", "at_s": 7.3, "rejoin_after_s": 3},
     {"kind": "crash", "worker": "a-1", "at_clock": 4, "rejoin_after_s": 0.5},
-    {"kind": "slow-down", "factor": 3, "mean_gap_clocks": 3, "lasts_clocks": 2},
+    {"kind": "slow-down", "factor": 3, "mean_gap_s": 6, "lasts_s": 4},
 ]
 
 

@@ -91,8 +91,9 @@ def run_events_of(record: RunRecord, start: float) -> RunEvents:
 
 def workload_of(record: RunRecord) -> int:
     """Return the samples of the whole work from the journal's header."""
-    with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
-        return measures_of(read(file)[0]).workload_samples
+    header = record.header
+    with legible(record.path):
+        return measures_of(header).workload_samples
 
 
 def _decoded_lines(lines: Iterable[str]) -> Iterator[str]:

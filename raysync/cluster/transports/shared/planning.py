@@ -119,8 +119,6 @@ def shared_plan(
     home = next(iter(sites.servers.values()))
     elsewhere = [slot for slot, node in sites.workers.items() if node != home]
     needed = needed_bytes(experiment, vector_bytes)
-    if experiment.cluster.task_events:
-        return None, "calls over pipes are none of Ray's tasks (cluster.task_events: true)"
     if not memory.is_shared:
         return None, "it needs Linux, with memfd_create and /proc"
     if any(node != home for node in sites.servers.values()):
