@@ -104,9 +104,7 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     def timed(variations: Iterable[Varied]) -> Iterator[tuple[Varied, float]]:
         for variation in variations:
             settles = isinstance(variation, Remedy) and variation.settles
-            # as many samples: without a worker the pushes may have another size
-            changed, samples = variation.setting, part.samples
-            took = _settled_s(changed, samples) if settles else changed.part(samples).seconds()
+            took = _seconds(variation.setting, part, settles=settles)
             if took is not None:
                 yield variation, took * scale
 
@@ -150,6 +148,19 @@ def pushes_each(setting: Setting, simulations: int) -> int | None:
         return whole if whole * simulations <= FAULTS_PUSHES + most else None
     pushes = min(int((PUSHES + most) / simulations), MOST_ITERATIONS * workers)
     return pushes if pushes >= min(whole, ITERATIONS * workers) else None
+
+
+def _seconds(changed: Setting, part: Setting, *, settles: bool) -> float | None:
+    """Return the seconds of as many samples as a part has."""
+    if settles:
+        return _settled_s(changed, part.samples)
+    if changed.pushes_of(part.samples) >= part.pushes / 2:
+        # without a worker the pushes may have another size
+        return changed.part(part.samples).seconds()
+    # pushes of several local steps: as many of them show the pace
+    longer = changed.sized(part.pushes)
+    seconds = longer.seconds()
+    return None if seconds is None else seconds * part.samples / longer.samples
 
 
 def _settled_s(setting: Setting, samples: int) -> float | None:

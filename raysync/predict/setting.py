@@ -48,7 +48,10 @@ class Setting:
 
     @property
     def pushes(self) -> int:
-        return ceil(self.samples / self.training.push_samples(self.choice))
+        return self.pushes_of(self.samples)
+
+    def pushes_of(self, samples: int) -> int:
+        return ceil(samples / self.training.push_samples(self.choice))
 
     def sized(self, pushes: int) -> Setting:
         """Return it with the work of so many pushes."""

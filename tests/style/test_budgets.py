@@ -33,11 +33,11 @@ AREAS = {
         ceiling=10_181,
     ),
     "training": Area(("training",), budget=5_200, ceiling=6_185),
-    "foundation": Area(("config", "record"), budget=5_800, ceiling=6_942),
+    "foundation": Area(("config", "record"), budget=5_800, ceiling=6_874),
     "tools": Area(
         ("results", "predict", "calibration", "tuning", "tracking", "running", "cli", "attach"),
         budget=10_900,
-        ceiling=13_914,
+        ceiling=13_126,
     ),
 }
 TOTAL = 35_500

@@ -1,25 +1,23 @@
-"""What `raysync advise` writes for other trainers: torch's own data parallelism with unequal
-batches, in real processes over gloo, learns what our balanced BSP learns.
+"""What the guide has for other trainers: torch's own data parallelism with unequal batches, in real
+processes over gloo, learns what our balanced BSP learns.
 """
 
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
-from raysync.predict.snippets import snippets
-from torch import nn
 
 from raysync import config
-from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
-from raysync.predict.candidates import Candidate
 from raysync.training.preparation import prepare
 from tests.builders.virtual import entries, learn, weights_of
 
 SIZES, ROUNDS = (20, 8, 4), 6
-BALANCED = ParadigmChoice(name="balanced")
+GUIDE = Path(__file__).parents[2] / "raysync" / "predict" / "README.md"
 SETTINGS = {
     "engine": "virtual",
     "model": {"name": "mlp", "hidden": [8]},
@@ -33,32 +31,40 @@ SETTINGS = {
 }
 
 PROCESS = """
-import importlib.util, sys
-import torch
+import sys
 import torch.distributed as dist
 from torch.nn.functional import cross_entropy
+from torch.nn.parallel import DistributedDataParallel
 
 kind, rank, folder = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
 dist.init_process_group("gloo", init_method=f"file://{folder}/met", rank=rank, world_size=3)
-spec = importlib.util.spec_from_file_location("advised", f"{folder}/advised_{kind}.py")
-advised = importlib.util.module_from_spec(spec)
-spec.loader.exec_module(advised)
 model = torch.load(f"{folder}/model.pt", weights_only=False)
 batches = torch.load(f"{folder}/batches-{rank}.pt")
-optimizer = torch.optim.SGD(model.parameters(), lr=advised.LEARNING_RATE, momentum=0.9)
-loss_of = lambda model, batch: cross_entropy(model(batch[0]), batch[1])
+optimizer = torch.optim.SGD(model.parameters(), lr=3 * 0.05, momentum=0.9)
 if kind == "ddp":
-    advised.train(model, optimizer, batches, loss_of)
+    parallel, backward = DistributedDataParallel(model), torch.Tensor.backward
 else:
     from accelerate import Accelerator
     accelerator = Accelerator(cpu=True)
     assert accelerator.num_processes == 3
-    advised.train(accelerator, model, optimizer, batches, loss_of)
+    parallel, optimizer = accelerator.prepare(model, optimizer)
+    backward = accelerator.backward
+for x, y in batches:
+    optimizer.zero_grad()
+    backward(scaled(cross_entropy(parallel(x), y), rank))
+    optimizer.step()
 if rank == 0:
     torch.save([parameter.detach() for parameter in model.parameters()], f"{folder}/learned.pt")
 dist.destroy_process_group()
 """
+
+
+def pasted():
+    """Return what the guide says to paste."""
+    blocks = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    [block] = [block for block in blocks if "BATCH_SIZES" in block]
+    return block
 
 
 @pytest.mark.slow
@@ -72,14 +78,12 @@ def test_three_unequal_ranks_learn_what_balanced_bsp_learns(kind, tmp_path):
     assert {event.samples for event in pushed} == set(SIZES)
     assert len(pushed) == len(SIZES) * ROUNDS
     shares = training.experiment.batch_sizes
-    for name, text in snippets(training.experiment, Candidate(BALANCED), shares).items():
-        (tmp_path / name).write_text(text)
     torch.save(training.build(), tmp_path / "model.pt")
     for rank, (slot, size) in enumerate(shares.items()):
         reader = training.reader(slot)
         read = [reader.read(clock, [size])[0] for clock in range(ROUNDS)]
         torch.save(read, tmp_path / f"batches-{rank}.pt")
-    (tmp_path / "process.py").write_text(PROCESS)
+    (tmp_path / "process.py").write_text(pasted() + PROCESS)
     environment = os.environ | {"WORLD_SIZE": "3", "ACCELERATE_USE_CPU": "true"}
     processes = [
         subprocess.Popen(
@@ -107,27 +111,18 @@ def test_three_unequal_ranks_learn_what_balanced_bsp_learns(kind, tmp_path):
     assert (ours - began).abs().max().item() > 1e-3
 
 
-class Step(nn.Module):
-    """A module as Lightning calls it."""
-
-    global_rank = 1
-
-    def training_step(self, batch, index):
-        return {"loss": batch.mean(), "more": index} if index else batch.mean()
-
-
-def test_the_class_for_lightning_scales_what_its_step_returns(monkeypatch):
-    """Without Lightning: only the base class of an annotation is its own."""
-    text = snippets(
-        config.validate(SETTINGS), Candidate(BALANCED), {"w0-0": 20, "w1-0": 8, "w2-0": 4}
-    )["advised_lightning.py"]
-    stand_in = type(sys)("lightning")
-    stand_in.LightningModule = nn.Module
-    monkeypatch.setitem(sys.modules, "lightning", stand_in)
+def test_the_shares_of_a_global_batch_are_disjoint_and_scale_to_its_mean():
     scope = {}
-    exec(compile(text, "lightning", "exec"), scope)
-    module = scope["unequal"](Step)()
-    loss = torch.tensor([2.0])
-    assert module.training_step(loss, 0).item() == pytest.approx(2 * 8 * 3 / 32)
-    output = module.training_step(loss, 1)
-    assert (output["loss"].item(), output["more"]) == (pytest.approx(2 * 8 * 3 / 32), 1)
+    exec(compile(pasted(), "guide", "exec"), scope)
+    assert scope["BATCH_SIZES"] == SIZES
+    scaled, batches = scope["scaled"], scope["UnequalBatches"]
+    losses = (1.0, 3.0, 7.0)
+    mean = sum(scaled(loss, rank) for rank, loss in enumerate(losses)) / 3
+    assert mean == pytest.approx((20 * 1.0 + 8 * 3.0 + 4 * 7.0) / 32)
+    by_rank = [list(batches(100, rank)) for rank in range(3)]
+    assert [len(batch) for batch in by_rank[0]] == [20] * 3
+    drawn = [index for rank in by_rank for batch in rank for index in batch]
+    assert len(set(drawn)) == len(drawn) == 96
+    other = batches(100, 0)
+    other.set_epoch(1)
+    assert list(other) != by_rank[0]
