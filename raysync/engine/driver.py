@@ -177,7 +177,7 @@ class Driver:
         except RunLost as loss:
             if self.checkpointer.exists:
                 # so the journal tells when
-                self.lines.remark("The run cannot continue from here.", loss.lost)
+                self.lines.remark("The run goes back to its newest checkpoint.", loss.lost)
                 yield self.lines.take()
                 raise
             error = str(loss)

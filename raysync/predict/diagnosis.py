@@ -60,6 +60,8 @@ class Diagnosis:
     """The limit without which the work takes the least time; None: computing takes it."""
     change: Effect | None
     """The change with which it takes the least time; None: none of those tried helps."""
+    computing_s: float
+    """The seconds of the work if every worker computed all the time."""
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON-native data, for the record."""
@@ -70,6 +72,7 @@ class Diagnosis:
             "without_s": limit.seconds if limit else None,
             "change": change.what if change else None,
             "change_s": change.seconds if change else None,
+            "computing_s": self.computing_s,
         }
 
 
@@ -110,9 +113,10 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
 
     bottleneck = _best(timed(limits), now, MATTERS) or _best(timed(together), now, MATTERS)
     change = _best(timed(tried), now, HELPS)
-    if bottleneck is None:
-        return Diagnosis("computing", now, None, _effect(change))
-    return Diagnosis(bottleneck[0].kind, now, _effect(bottleneck), _effect(change))
+    rate = setting.computed_per_s
+    computing_s = part.samples / rate * scale if rate else 0.0
+    kind = "computing" if bottleneck is None else bottleneck[0].kind
+    return Diagnosis(kind, now, _effect(bottleneck), _effect(change), computing_s)
 
 
 def bottleneck_of_run(

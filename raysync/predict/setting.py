@@ -113,6 +113,12 @@ class Setting:
         return means
 
     @property
+    def computed_per_s(self) -> float:
+        """The samples per second of workers that never wait for anything."""
+        sizes = self.experiment.batch_sizes
+        return sum(sizes[slot] / step_s for slot, step_s in self.steps_s.items() if step_s)
+
+    @property
     def is_steady(self) -> bool:
         """Whether each part of the work takes as long as any other: no fault comes and goes."""
         return all(

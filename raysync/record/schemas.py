@@ -57,6 +57,7 @@ class _Bottleneck(msgspec.Struct):
     without_s: float | None
     change: str | None
     change_s: float | None
+    computing_s: float | None = None  # records of earlier versions lack it
 
 
 class Summary(msgspec.Struct, kw_only=True):

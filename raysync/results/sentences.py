@@ -22,6 +22,7 @@ WHY_NOT: dict[Sure, str] = {
     "none": "there is no result",
 }
 HELPS = 0.02  # the share of the time that a change must save to be named
+EXPLAINS = 0.8  # the share of what is lost that a limit must explain to be named as the cause
 LOSSES = {process: f"lost_{process}s" for process in ("worker", "server", "evaluator")}
 AWAY = {process: f"{process}_away_s" for process in ("worker", "server")}
 MOST_LOSSES = 5  # the most runs whose losses are described one by one
@@ -300,18 +301,28 @@ def bottleneck(
     found = summary.get("bottleneck")
     if not found:
         return ""
-    now = seconds(summary["seconds"])
     if found["without_s"] is None:
         text = "Computing alone limits it: no link, server, fault or slow worker does."
     else:
-        text = (
-            f"The bottleneck is {found['what']}: without it the work would take"
-            f" {seconds(found['without_s'])} instead of {now}."
-        )
+        text = f"{_limit_text(summary)}."
     best = best_change(summary, others or {})
     if best is None:
         return f"{text} No change that was simulated helps by 2%."
     return f"{text} What helps most: {best[0]}, {seconds(best[1])}."
+
+
+def _limit_text(summary: Mapping[str, Any]) -> str:
+    """Name the limit as the cause if it explains most of what is lost, else as one of several."""
+    found, now_s = summary["bottleneck"], summary["seconds"]
+    computing_s = found.get("computing_s")
+    lost_s = 0.0 if computing_s is None else now_s - computing_s
+    without = f"{found['what']}: without it the work would take {seconds(found['without_s'])}"
+    if now_s - found["without_s"] >= EXPLAINS * lost_s:
+        return f"The bottleneck is {without} instead of {seconds(now_s)}"
+    return (
+        f"{seconds(lost_s)} of {seconds(now_s)} are lost to several causes; the largest is"
+        f" {without}"
+    )
 
 
 def best_change(

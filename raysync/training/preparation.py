@@ -135,7 +135,10 @@ class TrainingPlan:
     def rate_in_force(self, choice: ParadigmChoice) -> str:
         experiment, local = self.experiment, self.experiment.local
         rate = rate_in_force(experiment.update, experiment.make(choice), experiment.worker_count)
-        return rate if local is None else f"{local_rate(local)}; outer {rate}"
+        if local is None:
+            return rate
+        steps = steps_per_push(experiment.make(choice), local.steps)
+        return f"{local_rate(local, steps)}; outer {rate}"
 
     @property
     def primary(self) -> PrimaryMetric:

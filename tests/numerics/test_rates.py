@@ -15,6 +15,7 @@ import raysync
 from raysync import config
 from raysync.config import ParadigmChoice, Update
 from raysync.core.decisions import Apply, Switch
+from raysync.core.events import Pushed
 from raysync.core.journal import Entry
 from raysync.core.replay import replay
 from raysync.errors import ConfigError
@@ -25,7 +26,7 @@ from raysync.training.server.lr_schedule import rate_in_force
 from raysync.training.server.parameter_store import ParameterStore
 from tests.builders.paradigms import VARIANTS
 from tests.builders.tasks import Sums
-from tests.builders.virtual import learn, run, timed, weights_of
+from tests.builders.virtual import entries, learn, run, timed, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -293,3 +294,18 @@ def test_a_run_says_its_rate(tmp_path, trains):
 def test_a_misspelt_optimizer_is_still_named():
     with pytest.raises(ConfigError, match=r"update\.optimizer"):
         config.validate({"update": {"optimizer": 5}})
+
+
+@pytest.mark.parametrize(
+    ("paradigm", "steps"), [("bsp", 4), ({"name": "local", "paradigm": "bsp", "steps": 6}, 6)]
+)
+def test_the_local_steps_that_are_said_are_those_that_are_made(paradigm, steps):
+    """A paradigm of local steps has its own number, whatever the block `local` says."""
+    local = {"local": {"lr": 0.1, "steps": 4}, "update": {}}
+    training = prepare(config.validate(SETTINGS | local | {"paradigm": paradigm}))
+    choice = training.experiment.paradigm
+    assert re.match(rf"local: {steps} steps", training.rate_in_force(choice))
+    lines, _ = learn(training, choice)
+    batch = training.experiment.batch_size
+    pushed = [entry.event.samples for entry in entries(lines, Pushed)]
+    assert max(pushed) == steps * batch

@@ -90,6 +90,12 @@ def test_a_paradigm_is_excluded_by_its_name_with_any_parameters():
     assert [point["seed"] for point in grid.points(sweep, 0, "file")] == [0, 1, 0, 0]
 
 
+def test_nothing_excludes_no_block_that_has_no_name():
+    blocks = [None, {"lr": 0.1}, {"lr": 0.2}]
+    sweep = Sweep.model_validate({"grid": {"local": blocks}, "exclude": [{"local": None}]})
+    assert [point["local"] for point in grid.points(sweep, 0, "file")] == ["{lr: 0.1}", "{lr: 0.2}"]
+
+
 @pytest.fixture
 def written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

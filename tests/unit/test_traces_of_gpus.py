@@ -111,5 +111,5 @@ def test_one_training_has_one_answer_whether_or_not_the_cpu_reads_each_loss(tmp_
     expected = {f"rank{n}": (12 * (us + 10) + idle) * 1e-6 for n, us in enumerate((400, 1200))}
     assert {rank: sum(each) for rank, each in times.steps.items()} == pytest.approx(expected)
     assert times.exchanged_bytes == 426  # 4 bytes times the median of 101 to 112
-    [bsp] = predict(times, PredictionOptions(), paradigms_in(["bsp"])).predictions
+    [bsp] = predict(times, PredictionOptions(), paradigms_in(["bsp"])).comparison.predictions
     assert bsp.seconds == pytest.approx(expected["rank1"])

@@ -412,3 +412,22 @@ def test_the_record_and_its_sentence(tmp_path):
     said = bottleneck(summary)
     assert tells(said, "server's link")
     assert tells(said, "4 cluster: {server_shards: 4")
+
+
+def test_a_cause_is_named_only_where_it_explains_four_fifths_of_what_is_lost():
+    """Of a barrier's rounds of 2 s the slow worker's steps explain all; where half of a round is
+    the network's, neither of the two is the cause.
+    """
+    workers = [{"name": "fast", "count": 3, "step_s": 1.0}, {"name": "slow", "step_s": 2.0}]
+    alone = diagnose(setting_of(workers=workers, network={}))
+    assert alone.computing_s == pytest.approx(alone.seconds / 2 / (3.5 / 4), rel=0.02)
+    both = diagnose(setting_of(workers=workers, network={"link": {"bandwidth_bytes_per_s": BYTES}}))
+    for found, is_cause in ((alone, True), (both, False)):
+        summary = {"bottleneck": found.plain(), "seconds": found.seconds}
+        named = bottleneck(summary).startswith("The bottleneck is")
+        assert named == is_cause
+        explained = found.seconds - found.bottleneck.seconds
+        assert (explained >= 0.8 * (found.seconds - found.computing_s)) == is_cause
+    earlier = {key: value for key, value in both.plain().items() if key != "computing_s"}
+    summary = {"bottleneck": earlier, "seconds": both.seconds}
+    assert bottleneck(summary).startswith("The bottleneck is"), "a record of an earlier version"

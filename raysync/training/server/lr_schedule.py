@@ -83,8 +83,8 @@ def _scaled_rate(update: Update, pushes: int | None, workers: int) -> str:
     return f"{update.lr:g} x {pushes} = {pushes * update.lr:g} (lr_scaling: linear)"
 
 
-def local_rate(local: Local) -> str:
-    """Describe local steps: `local: 8 steps of sgd at lr 0.1`."""
-    steps = f"{local.steps} steps" if local.steps > 1 else "steps"
+def local_rate(local: Local, most: int) -> str:
+    """Describe local steps, `most` a push: `local: 8 steps of sgd at lr 0.1`."""
+    steps = f"{most} steps" if most > 1 else "steps"
     schedule = "" if local.schedule.name == "constant" else f", schedule: {local.schedule.name}"
     return f"local: {steps} of {local.optimizer.name} at lr {local.lr:g}{schedule}"
