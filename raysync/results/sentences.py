@@ -12,6 +12,7 @@ from raysync.results.columns import metric_text, target_text, with_interval
 from raysync.results.comparison import Repeat
 from raysync.results.grouping import setting_text, stop_text
 from raysync.results.ranking import Leader, Ranking, Standings, Sure
+from raysync.results.rate_edges import rate_edges
 from raysync.results.search_course import SearchCourse, SearchedTrial
 
 WHY_NOT: dict[Sure, str] = {
@@ -408,12 +409,13 @@ def _counted(count: int, what: str) -> str:
 
 
 def cautions(collection: Collection) -> list[str]:
-    """Warn of differences that make runs of the collection incomparable."""
+    """Warn of what makes runs of the collection incomparable, or their order doubtful."""
     return [
         *_differing_scenarios(collection),
         *_other_stops(collection),
         *_code_differences(collection),
         *_batch_metrics(collection),
+        *rate_edges(collection),
     ]
 
 
