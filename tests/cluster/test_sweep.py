@@ -9,7 +9,11 @@ import pandas as pd
 import pytest
 import yaml
 
+from raysync import config
+from raysync.config import ParadigmChoice
+from raysync.config.yaml_reading import write_yaml
 from raysync.core.journal import Resumed
+from raysync.predict.advise import advise
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.results.collection import collect
 from raysync.tuning.sweep_run import plan, run
@@ -179,3 +183,20 @@ def record_time(record, note):
     """When a trial's record was begun."""
     [folder] = (record.path / "records" / note.name).glob("2*")
     return (folder / "config.yaml").stat().st_mtime_ns
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_the_sweep_that_is_advised_trains(ray_cluster, tmp_path, monkeypatch):
+    """With local steps, whose optimizer it brings, beside gradients."""
+    monkeypatch.chdir(tmp_path)
+    settings = TINY | {"engine": "virtual", "workload": {"samples": 400}}
+    local = {"name": "local", "paradigm": "bsp", "steps": 4}
+    choices = [ParadigmChoice.model_validate(spec) for spec in ({"name": "bsp"}, local)]
+    advice = advise(config.validate(settings), choices=choices, seeds=1)
+    Path("sweep.yaml").write_text(write_yaml(dict(advice.sweep)), encoding="utf-8")
+    record, ended, _, _ = swept()
+    assert ended == "done"
+    assert list(record.table.status) == ["finished"] * advice.trials
+    assert {one.config.update.lr for one in record.records.values()} >= {1.0}
+    assert all(one.summary["samples"] >= 400 for one in record.records.values())
