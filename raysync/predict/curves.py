@@ -22,7 +22,7 @@ from raysync.predict.diagnosis import network_limit
 from raysync.predict.exchange import bytes_per_s
 from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.processes import pool
-from raysync.predict.remedies import with_local_steps
+from raysync.predict.remedies import takes_local_steps, with_local_steps
 from raysync.predict.setting import Setting
 
 AxisName = Literal["workers", "link", "batch", "steps"]
@@ -116,6 +116,8 @@ def curves(
 
 def _curve(ranks: MeasuredRanks, candidate: Candidate, axis: Axis) -> Curve | None:
     """Return the curve; None: the candidate works nowhere on the axis."""
+    if axis.name == "steps" and not takes_local_steps(candidate.choice):
+        return None
     varied = _variation(ranks, candidate, axis.name)
     fitting = [at for at in axis.points if MeasuredRanks.can_run(*varied(at))]
     if not fitting:

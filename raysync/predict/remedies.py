@@ -87,14 +87,21 @@ def _of_local_steps(setting: Setting) -> Iterator[Remedy]:
     experiment, choice = setting.experiment, setting.choice
     if takes_no_time(experiment) or experiment.local is not None or not setting.has_server:
         return
-    paradigm = setting.training.make(choice)
-    assert isinstance(paradigm, Paradigm), "a setting of a network in stages"
-    if any(demand is Capability.LOCAL_STEPS for demand, _ in paradigm.demands()):
+    if not takes_local_steps(choice):
         return
     local = with_local_steps(choice, STEPS)
     if setting.pushes >= 3 * STEPS * experiment.worker_count:
         what = f"{STEPS} local steps before each push ({local.label})"
         yield Remedy(what, replace(setting, choice=local))
+
+
+def takes_local_steps(choice: ParadigmChoice) -> bool:
+    """Return whether local steps can be made before each push of a paradigm."""
+    paradigm = choice.make()
+    return isinstance(paradigm, Paradigm) and not any(
+        demand in (Capability.LOCAL_STEPS, Capability.SAME_WEIGHTS)
+        for demand, _ in paradigm.demands()
+    )
 
 
 def with_local_steps(choice: ParadigmChoice, steps: int) -> ParadigmChoice:

@@ -28,6 +28,8 @@ BASELINE = "bsp"
 """What most trainers do: others are compared with it."""
 SCHEMA = 2
 PAGE = "advice.html"
+LARGER = 1.05
+"""Updates with so many times the samples of BSP's are larger."""
 MOST_BATCHES = 8
 """The most batch sizes that a cell shows."""
 LEGEND = (
@@ -269,6 +271,7 @@ def sentences(found: WhatIf | Advice) -> list[str]:
     else:
         parts = [f"{first.label} is the fastest: {speed}."]
         parts += [f"Without stale gradients it is {one.label}." for one in fresh]
+    parts += _larger_updates(comparison)
     parts += filter(None, [lone_worker_text(first.label, first.applied)])
     parts += filter(None, [_alone_text(comparison)])
     if isinstance(found, WhatIf):
@@ -283,6 +286,25 @@ def _named(found: WhatIf | Advice, text: str) -> str:
     """Return a text with the user's names of ranks in the place of slots."""
     names = _names(found)
     return re.sub(r"[\w.+-]+-\d+", lambda match: names.get(match[0], match[0]), text)
+
+
+def _larger_updates(comparison: ComparedCandidates) -> Iterator[str]:
+    """Say which of the best have larger updates than BSP, and what is the fastest without."""
+    plain = comparison.plain
+    for one in comparison.best if plain is not None else ():
+        assert plain is not None, "checked in the line above"
+        most = LARGER * plain.update_samples
+        if one.update_samples >= most:
+            other = next(
+                other
+                for other in comparison.by_rate
+                if other.update_samples < most and other.staleness_max <= one.staleness_max
+            )
+            yield (
+                f"An update of {one.label} has"
+                f" {ratio_text(one.update_samples / plain.update_samples)} times the samples of one"
+                f" of {plain.label}; with updates no larger it is {other.label}."
+            )
 
 
 def _alone_text(comparison: ComparedCandidates) -> str | None:

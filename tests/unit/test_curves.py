@@ -7,11 +7,13 @@ from hypothesis import given, settings, strategies as st
 
 from raysync.config import Link, ParadigmChoice
 from raysync.errors import ConfigError
-from raysync.predict.candidates import Candidate, candidates_of
+from raysync.predict.candidates import Candidate, candidates_of, paradigms_in
 from raysync.predict.curves import Axis, axis_of, curves
 from raysync.predict.exchange import Exchange, bytes_per_s, exchange_of, size_of
 from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.simulation import simulate
+from raysync.predict.step_times.rank_step_times import RankStepTimes
+from raysync.predict.what_if import PredictionOptions, predict
 from tests.builders.messages import naming
 
 STEP_S, BATCH = 1.0, 8
@@ -228,3 +230,15 @@ def test_the_points_of_an_axis_double_and_have_both_ends():
     assert axis_of("workers=3..20").points == [3, 6, 12, 20]
     assert axis_of("link=1gbit..1gbit").points == [125e6]
     assert Axis("steps", 1, 8).points == [1, 2, 4, 8]
+
+
+def test_a_curve_of_local_steps_is_of_those_that_can_make_them():
+    """Not of a paradigm that has its own, nor of one that releases workers on old weights."""
+    choices = paradigms_in(
+        ["bsp", "{name: local, paradigm: bsp, steps: 8}", "{name: k-batch-sync, k: 8}"]
+    )
+    axes = (axis_of("steps=1..4"),)
+    times = RankStepTimes("a test", {"a": (1.0,), "b": (1.5,)})
+    answer = predict(times, PredictionOptions(8, 60, exchange=exchange(), axes=axes), choices)
+    assert {one.label for one in answer.comparison.followed} > {"bsp"}
+    assert [curve.candidate.label for curve in answer.curves] == ["bsp"]

@@ -154,6 +154,15 @@ def test_a_fast_rank_alone_is_said_where_it_beats_all_together():
     assert "alone is faster" not in " ".join(report.sentences(even))
 
 
+def test_updates_that_are_larger_than_those_of_bsp_are_said():
+    choices = paradigms_in(["bsp", "asp", "{name: k-batch-sync, k: 8}"])
+    answer = predict(times([1.0], [4.0]), PredictionOptions(8, 100), choices)
+    assert [one.label for one in answer.comparison.best] == ["asp", "k-batch-sync(k=8)"]
+    assert tells(" ".join(report.sentences(answer)), "k-batch-sync(k=8) 4.00 bsp bsp")
+    usual = predict(times([1.0], [4.0]), PredictionOptions(8, 100), [BSP, ASP])
+    assert "times the samples" not in " ".join(report.sentences(usual))
+
+
 def test_many_local_steps_have_rounds_enough_for_an_interval():
     """Each of 100 measured steps is taken several times."""
     choices = paradigms_in(["bsp", "{name: local, paradigm: bsp, steps: 32}"])
