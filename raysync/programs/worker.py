@@ -19,7 +19,7 @@ from raysync.engine.messages import (
 )
 from raysync.programs.program import Handled, check_size, not_mine
 from raysync.training.data.batch_reader import BatchReader
-from raysync.training.files.state_file import State, decode, encode
+from raysync.training.formats.state_file import State, decode, encode
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import try_kernels
 

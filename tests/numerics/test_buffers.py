@@ -18,7 +18,7 @@ from raysync.decoupled.cut import joined
 from raysync.decoupled.gossip import Gossip
 from raysync.decoupled.stage_computation import StageComputation
 from raysync.errors import ConfigError
-from raysync.training.files.state_file import decode, encode
+from raysync.training.formats.state_file import decode, encode
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN
 from raysync.training.server.parameter_store import shard_of

@@ -9,7 +9,7 @@ from torch import nn
 from raysync import config
 from raysync.config import Update
 from raysync.errors import ConfigError
-from raysync.training.files.state_file import decode, encode
+from raysync.training.formats.state_file import decode, encode
 from raysync.training.preparation import prepare
 from raysync.training.server.parameter_groups import parameters_of
 from raysync.training.server.parameter_store import shard_of

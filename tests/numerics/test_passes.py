@@ -12,7 +12,7 @@ import torch
 
 from raysync.cluster.transports.payloads import incoming
 from raysync.config import Update
-from raysync.training.files import state_file
+from raysync.training.formats import state_file
 from raysync.training.server.clipping import NORM_BLOCK
 from raysync.training.server.flat_optimizer import PIECE
 from raysync.training.server.parameter_store import ParameterStore

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from torch import nn
 
 from raysync.config import Schedule, Update
-from raysync.training.files.state_file import encode
+from raysync.training.formats.state_file import encode
 from raysync.training.server.lr_schedule import learning_rate
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.worker.flat import FlatModel

@@ -21,7 +21,7 @@ from raysync.config import Experiment
 from raysync.config.experiment import GIVEN
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import NotTrusted, untrusted_error
-from raysync.training.files.state_dict import legible
+from raysync.training.formats.state_dict import legible
 from raysync.training.models.builtin import ModelPlan
 from raysync.training.models.initial_model import seeded
 from raysync.training.tasks.supervised import Supervised

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from raysync.config import Update
-from raysync.training.files.state_file import State
+from raysync.training.formats.state_file import State
 from raysync.training.server.optimizers import SETTINGS, is_fused, is_torchs_own, optimizer_of
 from raysync.training.server.parameter_groups import FlatParameterGroup
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from raysync.config import Update
-from raysync.training.files.state_file import State, check_fits
+from raysync.training.formats.state_file import State, check_fits
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
 from raysync.training.server.clipping import clipped, norm_of
 from raysync.training.server.flat_optimizer import FlatOptimizer

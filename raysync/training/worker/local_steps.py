@@ -10,7 +10,7 @@ from torch import Tensor
 
 from raysync.config import Local
 from raysync.training.data.batch_reader import BatchReader
-from raysync.training.files.state_file import State
+from raysync.training.formats.state_file import State
 from raysync.training.server.clipping import clipped, norm_of
 from raysync.training.server.flat_optimizer import FlatOptimizer
 from raysync.training.server.lr_schedule import learning_rate

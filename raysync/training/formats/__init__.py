@@ -1,0 +1,1 @@
+"""States and weights as bytes, in safetensors; what is read runs no code."""
