@@ -28,7 +28,7 @@ class WorkerProgram:
     """Computes gradients, or the changes by local steps, on its device, or on several.
 
     It knows no paradigm and no other worker. A gradient has the buffers behind it, and is in the
-    format in which it travels: see `training.worker.wire`.
+    format in which it travels: see `training.vectors.wire`.
     """
 
     def __init__(

@@ -31,21 +31,21 @@ from raysync.training.files.weight_files import read_any
 from raysync.training.models.builtin import MODELS, ModelSource
 from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.models.module_state import ModuleState
 from raysync.training.server.flat_optimizer import count_state_numbers
 from raysync.training.server.lr_schedule import local_rate, rate_in_force
 from raysync.training.server.optimizers import check_optimizer
 from raysync.training.server.outer_optimizers import OUTER
-from raysync.training.server.parameter_groups import check_groups
 from raysync.training.tasks.supervised import Classification, LanguageModel, Supervised
 from raysync.training.tasks.task import Task
 from raysync.training.tasks.task_loading import primary_metric, task_of
 from raysync.training.trials.batch_metrics import batch_metrics
 from raysync.training.trials.smallest_batch import smallest_batch
 from raysync.training.trials.task_trial import TRIED, tried_indices, try_task
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
+from raysync.training.vectors.module_state import ModuleState
+from raysync.training.vectors.parameter_groups import check_groups
+from raysync.training.vectors.wire import Wire
 from raysync.training.worker.own_state import PLAIN
-from raysync.training.worker.wire import Wire
 from raysync.users_code import users_code
 
 FLOAT_BYTES = 4

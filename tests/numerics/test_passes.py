@@ -16,7 +16,7 @@ from raysync.training.formats import state_file
 from raysync.training.server.clipping import NORM_BLOCK
 from raysync.training.server.flat_optimizer import PIECE
 from raysync.training.server.parameter_store import ParameterStore
-from raysync.training.worker.wire import Wire
+from raysync.training.vectors.wire import Wire
 from tests.builders.updates import UPDATES, update_plan
 
 SIZE = 100_003

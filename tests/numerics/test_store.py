@@ -13,7 +13,7 @@ from raysync.config import Schedule, Update
 from raysync.training.formats.state_file import encode
 from raysync.training.server.lr_schedule import learning_rate
 from raysync.training.server.parameter_store import ParameterStore
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 from tests.builders.updates import update_plan
 
 SIZE = 5

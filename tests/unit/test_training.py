@@ -23,7 +23,7 @@ from raysync.training.models.builtin import MODELS, ModelPlan
 from raysync.training.models.cost import on_random_samples, step_flops, step_s
 from raysync.training.preparation import prepare
 from raysync.training.tasks.supervised import Classification
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming, tells
 from tests.builders.models import built, half

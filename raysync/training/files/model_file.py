@@ -27,7 +27,7 @@ from raysync.training.models.initial_model import seeded
 from raysync.training.tasks.supervised import Supervised
 from raysync.training.tasks.task import Task
 from raysync.training.tasks.task_loading import load_task
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 
 Module = nn.Module
 OFFERED = "raysync_model"  # metadata key of the arguments of a model's function, as JSON
