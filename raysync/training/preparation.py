@@ -31,10 +31,10 @@ from raysync.training.files.weight_files import read_any
 from raysync.training.models.builtin import MODELS, ModelSource
 from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.server.flat_optimizer import count_state_numbers
-from raysync.training.server.lr_schedule import local_rate, rate_in_force
-from raysync.training.server.optimizers import check_optimizer
-from raysync.training.server.outer_optimizers import OUTER
+from raysync.training.optim.flat_optimizer import count_state_numbers
+from raysync.training.optim.lr_schedule import local_rate, rate_in_force
+from raysync.training.optim.optimizers import check_optimizer
+from raysync.training.optim.outer_optimizers import OUTER
 from raysync.training.tasks.supervised import Classification, LanguageModel, Supervised
 from raysync.training.tasks.task import Task
 from raysync.training.tasks.task_loading import primary_metric, task_of

@@ -11,7 +11,7 @@ from torch import nn
 
 from raysync.config import Schedule, Update
 from raysync.training.formats.state_file import encode
-from raysync.training.server.lr_schedule import learning_rate
+from raysync.training.optim.lr_schedule import learning_rate
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.vectors.flat import FlatModel
 from tests.builders.updates import update_plan

@@ -17,10 +17,10 @@ from typing_extensions import TypedDict
 
 from raysync.config import Update
 from raysync.training.formats.state_file import State, check_fits
+from raysync.training.optim.clipping import clipped, norm_of
+from raysync.training.optim.flat_optimizer import FlatOptimizer
+from raysync.training.optim.lr_schedule import learning_rate, momentum, rate_factor
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
-from raysync.training.server.clipping import clipped, norm_of
-from raysync.training.server.flat_optimizer import FlatOptimizer
-from raysync.training.server.lr_schedule import learning_rate, momentum, rate_factor
 from raysync.training.server.staleness_correction import StalenessCorrection
 from raysync.training.vectors.buffers import BufferSlots
 from raysync.training.vectors.flat import FlatModel

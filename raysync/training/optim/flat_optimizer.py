@@ -11,7 +11,7 @@ from torch.optim import Optimizer
 
 from raysync.config import Update
 from raysync.training.formats.state_file import State
-from raysync.training.server.optimizers import SETTINGS, is_fused, is_torchs_own, optimizer_of
+from raysync.training.optim.optimizers import SETTINGS, is_fused, is_torchs_own, optimizer_of
 from raysync.training.vectors.parameter_groups import FlatParameterGroup
 
 PIECE = 2**16

@@ -1,0 +1,1 @@
+"""Optimizers of a flat vector, learning rates, and clipping."""
