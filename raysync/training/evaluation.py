@@ -15,7 +15,7 @@ from raysync.training.data.batch_reader import draws_of, read_in_order
 from raysync.training.data.batch_structure import batch_to
 from raysync.training.models.attributes import attributes_restored
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
+from raysync.training.task import Average, Task, is_torchmetric, torchmetrics_of
 from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.device import use_tf32
 

@@ -28,6 +28,7 @@ from raysync.training.data.selected_samples import labels_of
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.files.model_file import check_savable
 from raysync.training.files.weight_files import read_any
+from raysync.training.loading import primary_metric, task_of
 from raysync.training.models.builtin import MODELS, ModelSource
 from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
@@ -35,9 +36,8 @@ from raysync.training.optim.flat_optimizer import count_state_numbers
 from raysync.training.optim.lr_schedule import local_rate, rate_in_force
 from raysync.training.optim.optimizers import check_optimizer
 from raysync.training.optim.outer_optimizers import OUTER
+from raysync.training.task import Task
 from raysync.training.tasks.supervised import Classification, LanguageModel, Supervised
-from raysync.training.tasks.task import Task
-from raysync.training.tasks.task_loading import primary_metric, task_of
 from raysync.training.trials.batch_metrics import batch_metrics
 from raysync.training.trials.smallest_batch import smallest_batch
 from raysync.training.trials.task_trial import TRIED, tried_indices, try_task

@@ -29,7 +29,7 @@ from raysync.training.adapters.lightning_log import logged_values, metrics_untou
 from raysync.training.adapters.lightning_update import update_of
 from raysync.training.adapters.packages import alike_in_all_processes, require
 from raysync.training.evaluation import OF_THE_TEST_SET
-from raysync.training.tasks.task import Task, is_torchmetric
+from raysync.training.task import Task, is_torchmetric
 from raysync.users_code import users_code
 
 # hooks that change a batch, a gradient or an update: without them another model is trained

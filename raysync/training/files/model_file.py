@@ -22,11 +22,11 @@ from raysync.config.experiment import GIVEN
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import NotTrusted, untrusted_error
 from raysync.training.formats.state_dict import legible
+from raysync.training.loading import load_task
 from raysync.training.models.builtin import ModelPlan
 from raysync.training.models.initial_model import seeded
+from raysync.training.task import Task
 from raysync.training.tasks.supervised import Supervised
-from raysync.training.tasks.task import Task
-from raysync.training.tasks.task_loading import load_task
 from raysync.training.vectors.flat import FlatModel
 
 Module = nn.Module

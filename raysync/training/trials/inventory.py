@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from raysync.errors import ConfigError
 from raysync.training.models.attributes import attributes_of
-from raysync.training.tasks.task import Task, is_torchmetric
+from raysync.training.task import Task, is_torchmetric
 from raysync.training.vectors.buffers import check_buffers, persistent_buffers
 from raysync.training.vectors.module_state import ModuleState
 

@@ -19,7 +19,7 @@ from raysync.config import WorkerGroup
 from raysync.core.finding import Finding
 from raysync.training.data.batch_reader import BatchReader, even_sizes
 from raysync.training.data.batch_structure import batch_to
-from raysync.training.tasks.task import Task
+from raysync.training.task import Task
 from raysync.training.vectors.flat import FlatModel
 from raysync.training.vectors.module_state import ModuleState
 from raysync.training.vectors.wire import FRACTION, Wire

@@ -15,7 +15,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from raysync.training.models.attributes import attributes_of
-from raysync.training.tasks.task import Task
+from raysync.training.task import Task
 from raysync.training.vectors.module_state import ModuleState
 
 PLAIN = (bool, int, float, str, type(None))

@@ -11,8 +11,8 @@ from raysync.training.adapters import task_adapter
 from raysync.training.data.data_set import DataSet, Labelled, LazyDataSet, subset
 from raysync.training.data.datasets import KINDS, load
 from raysync.training.models.builtin import ModelPlan, ModelSource
+from raysync.training.task import Task
 from raysync.training.tasks.supervised import TASKS, Supervised
-from raysync.training.tasks.task import Task
 from raysync.users_code import users_code
 
 
