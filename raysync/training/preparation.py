@@ -30,7 +30,6 @@ from raysync.training.files.model_file import check_savable
 from raysync.training.files.weight_files import read_any
 from raysync.training.loading import primary_metric, task_of
 from raysync.training.models.builtin import MODELS, ModelSource
-from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.optim.flat_optimizer import count_state_numbers
 from raysync.training.optim.lr_schedule import local_rate, rate_in_force
@@ -39,6 +38,7 @@ from raysync.training.optim.outer_optimizers import OUTER
 from raysync.training.task import Task
 from raysync.training.tasks.supervised import Classification, LanguageModel, Supervised
 from raysync.training.trials.batch_metrics import batch_metrics
+from raysync.training.trials.cost import step_flops
 from raysync.training.trials.smallest_batch import smallest_batch
 from raysync.training.trials.task_trial import TRIED, tried_indices, try_task
 from raysync.training.vectors.flat import FlatModel

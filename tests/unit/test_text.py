@@ -28,10 +28,10 @@ from raysync.training.data.text import (
 )
 from raysync.training.evaluation import evaluate
 from raysync.training.models.builtin import listed
-from raysync.training.models.cost import on_random_samples, step_s
 from raysync.training.preparation import prepare
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.tasks.supervised import LanguageModel
+from raysync.training.trials.cost import on_random_samples, step_s
 from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming, tells
