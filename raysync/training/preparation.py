@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from raysync.config import Data, Experiment, Local, ParadigmChoice, Update, WorkerGroup
 from raysync.config.durations import is_shared
 from raysync.core.capability import Capability
-from raysync.core.metrics import PrimaryMetric
+from raysync.core.metrics import OF_THE_TEST_SET, PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
 from raysync.paradigms.local import steps_per_push
@@ -25,7 +25,6 @@ from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches, shards
 from raysync.training.data.data_set import DataSet, Labelled, check_samples
 from raysync.training.data.selected_samples import labels_of
-from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.files.model_file import check_savable
 from raysync.training.files.weight_files import read_any
 from raysync.training.loading import primary_metric, task_of

@@ -1,1 +1,1 @@
-"""States and weights as bytes, in safetensors; what is read runs no code."""
+"""The bytes of weights and of states."""

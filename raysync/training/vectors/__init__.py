@@ -1,1 +1,1 @@
-"""A model as flat vectors: their parts and groups, and what travels of them."""
+"""A module as flat vectors: their parts, groups and buffers, and how they travel."""
