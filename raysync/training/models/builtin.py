@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call_checked, load_reference
-from raysync.training.adapters import model_adapter
+from raysync.training.adapter_registry import model_adapter
 from raysync.training.models import resnet
 from raysync.training.models.convex import logistic_regression
 from raysync.training.models.transformer import char_lm
