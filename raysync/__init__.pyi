@@ -46,4 +46,4 @@ from .training.data.data_set import (
     LazyDataSet as LazyDataSet,
     data_set as data_set,
 )
-from .training.tasks.task import Average as Average, Task as Task
+from .training.task import Average as Average, Task as Task

@@ -11,11 +11,11 @@ from raysync.config import WorkerGroup
 from raysync.training.preparation import TrainingPlan
 from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
+from raysync.training.vectors.wire import FORMATS
 from raysync.training.worker.compiling import refuse_without_compiler
 from raysync.training.worker.device import try_kernels
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.precision import refuse_unsupported
-from raysync.training.worker.wire import FORMATS
 
 CHOICES = ((False, False), (True, False), (True, True))
 """Whether kernels are tried, whether the loss is compiled."""

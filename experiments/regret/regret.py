@@ -39,8 +39,8 @@ from raysync.config import Experiment, ParadigmChoice  # noqa: E402
 from raysync.core.decisions import Note  # noqa: E402
 from raysync.core.ids import WorkerId  # noqa: E402
 from raysync.core.journal import Entry  # noqa: E402
+from raysync.training.models.convex import LIPSCHITZ_OF_UNIT_NORM as L  # noqa: E402
 from raysync.training.preparation import TrainingPlan, prepare  # noqa: E402
-from raysync.training.tasks.convex import LIPSCHITZ_OF_UNIT_NORM as L  # noqa: E402
 
 MARKS = [250 * 2**doubling for doubling in range(7)]
 """The T at which regret is measured."""

@@ -7,7 +7,7 @@ import torch
 from lightning.pytorch.demos import Transformer
 from torch.utils.data import DataLoader, TensorDataset
 
-from raysync.training.tasks.text import split, synthetic_text, token_ids
+from raysync.training.data.text import split, synthetic_text, token_ids
 
 
 class LightningTransformer(L.LightningModule):

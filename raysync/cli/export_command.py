@@ -90,7 +90,7 @@ def _check_file(file: Path, force: bool) -> None:
 def _write_folder(record: RunRecord, which: Which, folder: Path) -> None:
     """Write a folder for `from_pretrained` of transformers or peft."""
     from raysync.training.adapters.huggingface_task import HuggingFaceTask
-    from raysync.training.tasks.task_loading import load_task
+    from raysync.training.loading import load_task
 
     choice = record.config.task
     if choice is None or not choice.name.startswith("hf:"):

@@ -93,8 +93,8 @@ def _list_clusters() -> None:
 def _model_columns(measure: bool) -> dict[str, dict[str, str]]:
     """Return the columns for each model: sample shape, parameters, milliseconds of a step."""
     from raysync.training.models.builtin import MODELS, listed
-    from raysync.training.models.cost import STEP_BATCH, measured_device, on_random_samples, step_s
-    from raysync.training.worker.flat import FlatModel
+    from raysync.training.trials.cost import STEP_BATCH, measured_device, on_random_samples, step_s
+    from raysync.training.vectors.flat import FlatModel
 
     columns = {}
     for name in MODELS:

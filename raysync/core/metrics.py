@@ -11,6 +11,7 @@ Mode = Literal["max", "min"]
 
 RESERVED = ("mark", "progress", "version", "at")  # A journal's line has these beside the metrics.
 LOSS = "loss"  # every evaluation has it
+OF_THE_TEST_SET = "test_"  # prefix of metrics on the test set if there is a validation set
 FLOAT32_ROUNDING = 2.0**-23
 LARGEST_EXPONENT = 709.0  # of e in a float; a model with a larger loss is about to diverge
 

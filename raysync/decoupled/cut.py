@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from raysync.errors import ConfigError, unknown_name
-from raysync.training.worker.buffers import BufferLayout, persistent_buffers
+from raysync.training.vectors.buffers import BufferLayout, persistent_buffers
 
 Cost = Callable[[nn.Module, Tensor], float]  # item, its input -> the cost of its passes
 

@@ -14,11 +14,11 @@ from torch import Tensor
 from raysync.config import Update
 from raysync.decoupled.cut import Part
 from raysync.paradigms.decoupled import Decoupled
-from raysync.training.files.state_file import State, check_fits
+from raysync.training.formats.state_file import State, check_fits
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
 from raysync.training.server.model_server import Store
 from raysync.training.server.parameter_store import shard_of
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 
 
 class Gossip:

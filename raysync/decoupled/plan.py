@@ -19,10 +19,10 @@ from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.registry import make_inner
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
-from raysync.training.server.parameter_groups import check_named
 from raysync.training.tasks.supervised import Supervised
 from raysync.training.trials.task_trial import first_batch
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
+from raysync.training.vectors.parameter_groups import check_named
 from raysync.training.worker.precision import computing_in, taken_in
 
 FLOAT_BYTES = 4

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from raysync.decoupled.cut import Part
-from raysync.training.files.state_file import State
-from raysync.training.server.parameter_groups import NamedParameter
+from raysync.training.formats.state_file import State
+from raysync.training.vectors.flat import FlatModel
+from raysync.training.vectors.parameter_groups import NamedParameter
 from raysync.training.worker.device import use_tf32
-from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.precision import computing_in, taken_in
 
 Weights = Literal["stash", "latest"]

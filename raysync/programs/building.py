@@ -28,8 +28,8 @@ from raysync.training.data.batches import Batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
 from raysync.training.server.parameter_store import shard_of
+from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.computation import WorkerComputation
-from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 
 

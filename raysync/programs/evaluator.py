@@ -15,9 +15,9 @@ from raysync.programs.program import Handled, check_size, not_mine
 from raysync.programs.run_spec import RunSpec
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
-from raysync.training.files.state_file import State
+from raysync.training.formats.state_file import State
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.worker.buffers import BufferLayout, layout_of
+from raysync.training.vectors.buffers import BufferLayout, layout_of
 
 
 class EvaluatorProgram:

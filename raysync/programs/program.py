@@ -10,7 +10,7 @@ from raysync.engine.messages import Message
 if TYPE_CHECKING:  # a run that only takes time needs no torch
     from torch import Tensor
 
-    from raysync.training.files.state_file import State
+    from raysync.training.formats.state_file import State
 
 # A *shell* brings messages and values to a program, and takes what it leaves:
 #

@@ -19,7 +19,7 @@ from raysync.engine.messages import (
     StatisticsCall,
 )
 from raysync.programs.program import Handled, not_mine
-from raysync.training.files.state_file import State
+from raysync.training.formats.state_file import State
 from raysync.training.server.model_server import ModelServer, Store
 
 

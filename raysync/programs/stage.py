@@ -16,8 +16,8 @@ from raysync.engine.messages import BackwardCall, ForwardCall, Message, StepRepo
 from raysync.programs.program import Handled, check_size, not_mine
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batch_structure import batch_to
-from raysync.training.files.state_file import State
-from raysync.training.tasks.task import Task
+from raysync.training.formats.state_file import State
+from raysync.training.task import Task
 from raysync.training.worker.device import Device, seconds_between
 from raysync.training.worker.not_finite import first_not_finite
 

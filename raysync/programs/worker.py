@@ -19,7 +19,7 @@ from raysync.engine.messages import (
 )
 from raysync.programs.program import Handled, check_size, not_mine
 from raysync.training.data.batch_reader import BatchReader
-from raysync.training.files.state_file import State, decode, encode
+from raysync.training.formats.state_file import State, decode, encode
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import try_kernels
 
@@ -28,7 +28,7 @@ class WorkerProgram:
     """Computes gradients, or the changes by local steps, on its device, or on several.
 
     It knows no paradigm and no other worker. A gradient has the buffers behind it, and is in the
-    format in which it travels: see `training.worker.wire`.
+    format in which it travels: see `training.vectors.wire`.
     """
 
     def __init__(

@@ -58,7 +58,7 @@ from raysync.record.writer import (
 
 if TYPE_CHECKING:
     from raysync.training.files.model_file import Module
-    from raysync.training.files.state_dict import StateDict
+    from raysync.training.formats.state_dict import StateDict
 
 
 CLOSING_BYTES = 100_000  # an upper bound of a closing line, even with a traceback
@@ -131,7 +131,7 @@ class RunRecord:
 
         Raises `ConfigError` if there is no model `which` (`final`, or `best` with `keep: best`).
         """
-        from raysync.training.files.state_dict import read as read_model
+        from raysync.training.formats.state_dict import read as read_model
 
         file = self.model_file(which)
         return read_model(file, display_name(file))
@@ -148,7 +148,7 @@ class RunRecord:
             ConfigError: the model is missing, damaged, cannot be built, or has other tensors.
         """
         from raysync.training.files.model_file import rebuilt
-        from raysync.training.files.state_dict import fill
+        from raysync.training.formats.state_dict import fill
 
         tensors, file = self.state_dict(which), self.model_file(which)
         where = display_name(file)

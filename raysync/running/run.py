@@ -20,7 +20,7 @@ from raysync.tracking.callback import check_callbacks
 from raysync.training.data.data_set import Labelled
 from raysync.training.models.builtin import ModelSource
 from raysync.training.preparation import TrainingPlan, prepare
-from raysync.training.tasks.task import Task
+from raysync.training.task import Task
 
 # Receives what a run trained, and its measures; returns what limited it, as data for the record.
 Diagnose = Callable[[TrainingPlan, ParadigmChoice, Measures], Mapping[str, Any] | None]

@@ -10,16 +10,16 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from raysync.config import Experiment
+from raysync.core.metrics import OF_THE_TEST_SET
 from raysync.randomness import hashed_seed
 from raysync.training.data.batch_reader import draws_of, read_in_order
 from raysync.training.data.batch_structure import batch_to
 from raysync.training.models.attributes import attributes_restored
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
+from raysync.training.task import Average, Task, is_torchmetric, torchmetrics_of
+from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.device import use_tf32
-from raysync.training.worker.flat import FlatModel
 
-OF_THE_TEST_SET = "test_"  # prefix of metrics on the test set if there is a validation set
 WARM_UP_SAMPLES = 64
 
 

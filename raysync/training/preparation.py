@@ -17,7 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from raysync.config import Data, Experiment, Local, ParadigmChoice, Update, WorkerGroup
 from raysync.config.durations import is_shared
 from raysync.core.capability import Capability
-from raysync.core.metrics import PrimaryMetric
+from raysync.core.metrics import OF_THE_TEST_SET, PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
 from raysync.paradigms.local import steps_per_push
@@ -25,27 +25,26 @@ from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches, shards
 from raysync.training.data.data_set import DataSet, Labelled, check_samples
 from raysync.training.data.selected_samples import labels_of
-from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.files.model_file import check_savable
 from raysync.training.files.weight_files import read_any
+from raysync.training.loading import primary_metric, task_of
 from raysync.training.models.builtin import MODELS, ModelSource
-from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.models.module_state import ModuleState
-from raysync.training.server.flat_optimizer import count_state_numbers
-from raysync.training.server.lr_schedule import local_rate, rate_in_force
-from raysync.training.server.optimizers import check_optimizer
-from raysync.training.server.outer_optimizers import OUTER
-from raysync.training.server.parameter_groups import check_groups
+from raysync.training.optim.flat_optimizer import count_state_numbers
+from raysync.training.optim.lr_schedule import local_rate, rate_in_force
+from raysync.training.optim.optimizers import check_optimizer
+from raysync.training.optim.outer_optimizers import OUTER
+from raysync.training.task import Task
 from raysync.training.tasks.supervised import Classification, LanguageModel, Supervised
-from raysync.training.tasks.task import Task
-from raysync.training.tasks.task_loading import primary_metric, task_of
 from raysync.training.trials.batch_metrics import batch_metrics
+from raysync.training.trials.cost import step_flops
 from raysync.training.trials.smallest_batch import smallest_batch
 from raysync.training.trials.task_trial import TRIED, tried_indices, try_task
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
+from raysync.training.vectors.module_state import ModuleState
+from raysync.training.vectors.parameter_groups import check_groups
+from raysync.training.vectors.wire import Wire
 from raysync.training.worker.own_state import PLAIN
-from raysync.training.worker.wire import Wire
 from raysync.users_code import users_code
 
 FLOAT_BYTES = 4

@@ -70,7 +70,7 @@ from raysync.record.trust import check_trusted
 from raysync.record.writer import folder_name
 from raysync.results.search_course import course_of
 from raysync.running.engines import Notify
-from raysync.training.tasks.task_loading import metrics_of, primary_of
+from raysync.training.loading import metrics_of, primary_of
 from raysync.tuning.grid import (
     SEED,
     Point,

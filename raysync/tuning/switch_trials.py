@@ -29,7 +29,7 @@ from raysync.record.storage import experiment_folder, folder_of, is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
 from raysync.running.engines import Notify
-from raysync.training.tasks.task_loading import metrics_of, primary_of
+from raysync.training.loading import metrics_of, primary_of
 from raysync.tuning.fraction_search import (
     FIRST_ALONE,
     FractionTrial,

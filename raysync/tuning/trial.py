@@ -34,8 +34,8 @@ from raysync.running.recovery import ResumePoint
 from raysync.running.resuming import find_resume_point
 from raysync.running.run import run_in
 from raysync.tracking.observers import check_trackers
+from raysync.training.loading import metrics_of, primary_of
 from raysync.training.preparation import TrainingPlan, prepare
-from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
 from raysync.tuning.trial_reports import TuneReports
 

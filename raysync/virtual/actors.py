@@ -23,7 +23,7 @@ from raysync.virtual.virtual_processes import Cost
 
 if TYPE_CHECKING:  # a run that only takes time needs no torch
     from raysync.programs.program import Program
-    from raysync.training.files.state_file import State
+    from raysync.training.formats.state_file import State
 
 NO_COST: Cost = (0.0, 0.0, NO_FAULT, NO_FAULT, None)
 CostOf = Callable[[Message, Sequence[Any]], Cost]  # what each message costs an actor

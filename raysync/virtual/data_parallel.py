@@ -14,7 +14,7 @@ from raysync.engine.topology import SERVER, DataParallelPlan
 from raysync.programs.building import server_program, step_time_of
 from raysync.programs.evaluator import EvaluatorProgram
 from raysync.programs.run_spec import RunSpec
-from raysync.training.files.state_file import check_fits
+from raysync.training.formats.state_file import check_fits
 from raysync.training.models.initial_model import InitialModel
 from raysync.virtual.actors import ServerCosts, VirtualActor, WorkerCosts, no_cost
 from raysync.virtual.all_reduce import AllReduce

@@ -15,8 +15,8 @@ from raysync.core.journal import Entry, Evaluation, Line
 from raysync.engine.driver import Driver
 from raysync.engine.messages import EvaluateCall, Message
 from raysync.errors import ConfigError
-from raysync.training.files.state_dict import legible
-from raysync.training.files.state_file import CHECKPOINT, State, decode, encode
+from raysync.training.formats.state_dict import legible
+from raysync.training.formats.state_file import CHECKPOINT, State, decode, encode
 from raysync.virtual.virtual_backend import VirtualBackend
 
 

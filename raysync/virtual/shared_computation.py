@@ -17,7 +17,7 @@ from raysync.programs.building import gradient_of, worker_program
 from raysync.programs.program import Handled, check_size
 from raysync.programs.run_spec import RunSpec
 from raysync.programs.worker import WorkerProgram
-from raysync.training.files.state_file import State
+from raysync.training.formats.state_file import State
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.worker.gradient import GradientComputation

@@ -15,7 +15,7 @@ from raysync.errors import ConfigError
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.evaluation import ModelEvaluation, evaluate
 from raysync.training.preparation import prepare
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 from tests.builders.messages import naming, tells
 from tests.builders.token_data import CLASSES, NO_DROPOUT, TINY
 from tests.builders.virtual import learn, weights_of

@@ -197,7 +197,7 @@ def test_advice_trains_with_the_modules_own_optimizer():
     ],
 )
 def test_the_schedule_is_that_of_torch_at_each_epoch(schedule, arguments, expected):
-    from raysync.training.server.lr_schedule import learning_rate
+    from raysync.training.optim.lr_schedule import learning_rate
 
     epochs = 4
     training = planned(

@@ -9,7 +9,7 @@ from raysync.training.models.builtin import ModelPlan
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import prepare
 from raysync.training.tasks.supervised import Classification
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 
 
 def built(source, shape, classes, seed=0, tokens=False, **parameters):

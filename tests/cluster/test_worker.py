@@ -13,8 +13,8 @@ from raysync.cluster.transports.shared.shared_memory import slots_of
 from raysync.engine.messages import RestoreCall, StepCall
 from raysync.step_fault import StepFault
 from raysync.training.data.batches import Batches
-from raysync.training.server.flat_optimizer import FlatOptimizer
-from raysync.training.worker.wire import Wire
+from raysync.training.optim.flat_optimizer import FlatOptimizer
+from raysync.training.vectors.wire import Wire
 from tests.builders.actors import begun
 from tests.builders.tasks import Cut
 from tests.fakes.clock import FakeClock

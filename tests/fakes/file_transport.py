@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from raysync.cluster.transports.object_store import ObjectStore
-from raysync.training.server.vector_parts import spans
+from raysync.training.vectors.parts import spans
 
 NAME = "files"
 

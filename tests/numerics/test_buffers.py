@@ -18,15 +18,15 @@ from raysync.decoupled.cut import joined
 from raysync.decoupled.gossip import Gossip
 from raysync.decoupled.stage_computation import StageComputation
 from raysync.errors import ConfigError
-from raysync.training.files.state_file import decode, encode
+from raysync.training.formats.state_file import decode, encode
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN
 from raysync.training.server.parameter_store import shard_of
-from raysync.training.server.vector_parts import spans
-from raysync.training.worker.buffers import BufferSlots, layout_of
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.buffers import BufferSlots, layout_of
+from raysync.training.vectors.flat import FlatModel
+from raysync.training.vectors.parts import spans
+from raysync.training.vectors.wire import Wire
 from raysync.training.worker.gradient import GradientComputation
-from raysync.training.worker.wire import Wire
 from tests.builders.updates import update_plan
 from tests.builders.virtual import DATA
 

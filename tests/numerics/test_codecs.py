@@ -14,11 +14,11 @@ from raysync.config import Update
 from raysync.errors import ConfigError
 from raysync.training.preparation import prepare
 from raysync.training.server.parameter_store import ParameterStore
-from raysync.training.server.vector_parts import spans
-from raysync.training.worker.codecs import BLOCK, LEVELS, codec_of
+from raysync.training.vectors.codecs import BLOCK, LEVELS, codec_of
+from raysync.training.vectors.parts import spans
+from raysync.training.vectors.wire import Wire, gradient_of
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.gradient import GradientComputation
-from raysync.training.worker.wire import Wire, gradient_of
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
 from tests.builders.updates import update_plan

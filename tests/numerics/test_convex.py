@@ -19,9 +19,9 @@ import raysync
 from raysync import config
 from raysync.config import Update
 from raysync.errors import ConfigError
+from raysync.training.models.convex import LIPSCHITZ_OF_UNIT_NORM
 from raysync.training.server.parameter_store import ParameterStore
-from raysync.training.tasks.convex import LIPSCHITZ_OF_UNIT_NORM
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 from tests.builders.messages import naming
 from tests.builders.models import built
 from tests.builders.updates import update_plan

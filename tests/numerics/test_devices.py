@@ -13,8 +13,9 @@ from raysync import config
 from raysync.config import Update, WorkerGroup
 from raysync.errors import ConfigError
 from raysync.training.evaluation import evaluate
+from raysync.training.optim import flat_optimizer, optimizers
 from raysync.training.preparation import prepare
-from raysync.training.server import flat_optimizer, optimizers, parameter_store
+from raysync.training.server import parameter_store
 from raysync.training.worker.device import Device, has_kernels, refuse_without_kernels, try_kernels
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.precision import refuse_unsupported

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 
 
 def test_weights_that_are_moved_stay_and_are_read_where_they_are_then():

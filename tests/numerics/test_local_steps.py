@@ -7,9 +7,9 @@ from torch.nn.functional import cross_entropy
 
 from raysync import config
 from raysync.config import Local
-from raysync.training.files.state_file import decode, encode
+from raysync.training.formats.state_file import decode, encode
+from raysync.training.optim.muon import MuonWithAdamW
 from raysync.training.preparation import prepare
-from raysync.training.server.muon import MuonWithAdamW
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import Device
 from raysync.training.worker.gradient import GradientComputation

@@ -6,8 +6,8 @@ import torch
 from raysync import config
 from raysync.config import Update
 from raysync.errors import ConfigError
+from raysync.training.optim.optimizers import check_optimizer, is_fused
 from raysync.training.preparation import prepare
-from raysync.training.server.optimizers import check_optimizer, is_fused
 from raysync.training.server.parameter_store import ParameterStore
 from tests.builders import optimizers
 from tests.builders.messages import naming

@@ -4,8 +4,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from raysync.config import Update
-from raysync.training.files.state_file import decode, encode
-from raysync.training.server.optimizers import check_optimizer
+from raysync.training.formats.state_file import decode, encode
+from raysync.training.optim.optimizers import check_optimizer
 from raysync.training.server.parameter_store import ParameterStore
 from tests.builders.updates import update_plan
 

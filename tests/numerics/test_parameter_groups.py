@@ -20,16 +20,16 @@ from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
 from raysync.training.server.model_server import ModelServer
-from raysync.training.server.parameter_groups import (
+from raysync.training.server.parameter_store import shard_of
+from raysync.training.vectors.flat import FlatModel
+from raysync.training.vectors.parameter_groups import (
     FlatParameterGroup,
     check_groups,
     parameter_groups,
     parameters_of,
     within,
 )
-from raysync.training.server.parameter_store import shard_of
-from raysync.training.server.vector_parts import spans
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.parts import spans
 from tests.builders.messages import naming
 from tests.builders.virtual import DATA, deep, learn, weights_of
 

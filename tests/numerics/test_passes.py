@@ -12,11 +12,11 @@ import torch
 
 from raysync.cluster.transports.payloads import incoming
 from raysync.config import Update
-from raysync.training.files import state_file
-from raysync.training.server.clipping import NORM_BLOCK
-from raysync.training.server.flat_optimizer import PIECE
+from raysync.training.formats import state_file
+from raysync.training.optim.clipping import NORM_BLOCK
+from raysync.training.optim.flat_optimizer import PIECE
 from raysync.training.server.parameter_store import ParameterStore
-from raysync.training.worker.wire import Wire
+from raysync.training.vectors.wire import Wire
 from tests.builders.updates import UPDATES, update_plan
 
 SIZE = 100_003

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from raysync.config import MomentumRamp, Update
-from raysync.training.server.lr_schedule import momentum
+from raysync.training.optim.lr_schedule import momentum
 from raysync.training.server.parameter_store import ParameterStore
 from tests.builders.updates import update_plan
 

@@ -21,8 +21,8 @@ from raysync.core.replay import replay
 from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.bsp import BSP
+from raysync.training.optim.lr_schedule import rate_in_force
 from raysync.training.preparation import prepare
-from raysync.training.server.lr_schedule import rate_in_force
 from raysync.training.server.parameter_store import ParameterStore
 from tests.builders.paradigms import VARIANTS
 from tests.builders.tasks import Sums

@@ -10,8 +10,8 @@ from torch import nn
 
 from raysync.config import Update
 from raysync.training.server.parameter_store import ParameterStore, shard_of
-from raysync.training.server.vector_parts import BLOCK, bounds, spans
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
+from raysync.training.vectors.parts import BLOCK, bounds, spans
 from tests.builders.updates import update_plan
 
 WORKERS = ["a#1", "b#1", "c#1"]

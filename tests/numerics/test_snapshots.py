@@ -12,12 +12,12 @@ from torch import nn
 from raysync.config import Update
 from raysync.decoupled.gossip import Gossip
 from raysync.errors import ConfigError
-from raysync.training.files.state_file import FileMemory, decode, encode
+from raysync.training.formats.state_file import FileMemory, decode, encode
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
 from raysync.training.server.model_server import MissedUpdate, ModelServer
 from raysync.training.server.parameter_store import shard_of
-from raysync.training.server.vector_parts import spans
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
+from raysync.training.vectors.parts import spans
 from tests.builders.messages import naming
 
 ROUNDS = 8

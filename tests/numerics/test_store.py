@@ -10,10 +10,10 @@ from hypothesis import given, strategies as st
 from torch import nn
 
 from raysync.config import Schedule, Update
-from raysync.training.files.state_file import encode
-from raysync.training.server.lr_schedule import learning_rate
+from raysync.training.formats.state_file import encode
+from raysync.training.optim.lr_schedule import learning_rate
 from raysync.training.server.parameter_store import ParameterStore
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 from tests.builders.updates import update_plan
 
 SIZE = 5

@@ -14,9 +14,9 @@ from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
 from raysync.training.preparation import prepare
 from raysync.training.server.parameter_store import ParameterStore
-from raysync.training.server.vector_parts import spans
+from raysync.training.vectors.parts import spans
+from raysync.training.vectors.wire import Wire, gradient_of
 from raysync.training.worker.gradient import GradientComputation
-from raysync.training.worker.wire import Wire, gradient_of
 from tests.builders.plans import BYTES
 from tests.builders.updates import update_plan
 from tests.builders.virtual import TIMING, push_times, run, timed

@@ -17,7 +17,7 @@ from raysync import config
 from raysync.record.sweeps import load_sweep
 from raysync.results.statistics import Estimate, estimate, paired_ratio
 from raysync.training.models.builtin import ModelPlan
-from raysync.training.models.cost import on_random_samples, step_flops
+from raysync.training.trials.cost import on_random_samples, step_flops
 from tests.builders.messages import naming
 from tests.builders.reports import BASE, DIVERGED, LOST, PARADIGMS
 

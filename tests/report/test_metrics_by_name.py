@@ -27,10 +27,10 @@ from raysync.results.tables import distance_columns, table
 from raysync.results.trace import trace
 from raysync.training import preparation
 from raysync.training.evaluation import evaluate
-from raysync.training.models.module_state import ModuleState
+from raysync.training.loading import primary_metric
 from raysync.training.preparation import TrainingPlan
-from raysync.training.tasks.task import Task
-from raysync.training.tasks.task_loading import primary_metric
+from raysync.training.task import Task
+from raysync.training.vectors.module_state import ModuleState
 from raysync.tuning.tune_library import aimed
 from tests.builders.messages import naming, tells
 from tests.builders.reports import BASE

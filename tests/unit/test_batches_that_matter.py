@@ -13,7 +13,7 @@ from raysync.errors import ConfigError
 from raysync.predict.advise import advise
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import prepare
-from raysync.training.tasks.task import Average
+from raysync.training.task import Average
 from raysync.training.trials.batch_metrics import batch_metrics
 from raysync.training.trials.smallest_batch import smallest_batch
 from raysync.training.worker.gradient import cut_batch

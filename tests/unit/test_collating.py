@@ -19,7 +19,7 @@ from raysync.training.data.batch_structure import batch_to, split_batch
 from raysync.training.data.sample_counts import SampleCounter
 from raysync.training.evaluation import evaluate
 from raysync.training.preparation import prepare
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming
 from tests.builders.virtual import entries, learn

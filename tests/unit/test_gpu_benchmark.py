@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from raysync.training.worker.wire import FORMATS
+from raysync.training.vectors.wire import FORMATS
 
 BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
 

@@ -43,7 +43,7 @@ from raysync.programs.building import (
 from raysync.programs.evaluator import EvaluatorProgram
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN
-from raysync.training.worker.wire import Wire
+from raysync.training.vectors.wire import Wire
 from raysync.virtual.actors import VirtualActor
 from raysync.virtual.shared_computation import SharedComputation
 from tests.builders.actors import BareShell

@@ -21,7 +21,7 @@ from raysync.training.data.batches import Batches
 from raysync.training.data.data_set import data_set
 from raysync.training.evaluation import evaluate
 from raysync.training.preparation import prepare
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming
 from tests.builders.tasks import Cut, NoLength, Pairs, Stream, Sums, SumUp, Validated, Words, padded

@@ -18,13 +18,7 @@ from raysync.record.measures import Measures
 from raysync.results.columns import metric_text
 from raysync.training.data.data_set import data_set
 from raysync.training.data.datasets import load
-from raysync.training.evaluation import evaluate
-from raysync.training.models.builtin import listed
-from raysync.training.models.cost import on_random_samples, step_s
-from raysync.training.preparation import prepare
-from raysync.training.server.parameter_store import ParameterStore
-from raysync.training.tasks.supervised import LanguageModel
-from raysync.training.tasks.text import (
+from raysync.training.data.text import (
     ENTROPY_RATE,
     PROBABILITIES,
     followers,
@@ -32,7 +26,13 @@ from raysync.training.tasks.text import (
     token_ids,
     windows,
 )
-from raysync.training.worker.flat import FlatModel
+from raysync.training.evaluation import evaluate
+from raysync.training.models.builtin import listed
+from raysync.training.preparation import prepare
+from raysync.training.server.parameter_store import ParameterStore
+from raysync.training.tasks.supervised import LanguageModel
+from raysync.training.trials.cost import on_random_samples, step_s
+from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming, tells
 from tests.builders.models import built

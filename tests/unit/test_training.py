@@ -20,10 +20,10 @@ from raysync.training.data.data_set import data_set
 from raysync.training.data.datasets import load
 from raysync.training.evaluation import evaluate
 from raysync.training.models.builtin import MODELS, ModelPlan
-from raysync.training.models.cost import on_random_samples, step_flops, step_s
 from raysync.training.preparation import prepare
 from raysync.training.tasks.supervised import Classification
-from raysync.training.worker.flat import FlatModel
+from raysync.training.trials.cost import on_random_samples, step_flops, step_s
+from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming, tells
 from tests.builders.models import built, half

@@ -17,7 +17,7 @@ from raysync.record.made_here import is_made_here, this_maker
 from raysync.record.reader import load
 from raysync.record.sweeps import Origin
 from raysync.record.trust import check_trusted, elsewhere_in, trusted
-from raysync.training.tasks.task_loading import load_task
+from raysync.training.loading import load_task
 from tests.fakes.engines import SETTINGS, lost
 
 CALLBACK = """

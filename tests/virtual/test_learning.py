@@ -24,7 +24,7 @@ from raysync.engine.messages import PublishCall, StepCall, StepReport
 from raysync.engine.topology import SERVER
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
-from raysync.training.worker.wire import Wire
+from raysync.training.vectors.wire import Wire
 from raysync.virtual.engine import VirtualEngine, driver_of
 from tests.builders.virtual import DATA, entries, learn, push_times, replayed, slot_of, weights_of
 from tests.virtual.oracle import Oracle

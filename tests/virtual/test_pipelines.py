@@ -25,7 +25,7 @@ from raysync.record.follower import Follower
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN
 from raysync.training.server.parameter_store import shard_of
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
 from tests.builders.updates import update_plan

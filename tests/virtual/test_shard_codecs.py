@@ -7,8 +7,8 @@ from raysync import config
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.training.server.parameter_store import shard_of
+from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.computation import WorkerComputation
-from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from raysync.virtual.engine import driver_of
 from tests.builders.updates import update_plan

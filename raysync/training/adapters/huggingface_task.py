@@ -18,7 +18,7 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call_checked, load_reference, may_import
 from raysync.training.adapters.huggingface_padding import Collate, collator, padder
 from raysync.training.adapters.packages import alike_in_all_processes, require
-from raysync.training.tasks.task import Average, Task
+from raysync.training.task import Average, Task
 from raysync.users_code import users_code
 
 # name -> the class of transformers that puts this head on a model

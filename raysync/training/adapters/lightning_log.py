@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from raysync.training.tasks.task import Average, is_torchmetric
+from raysync.training.task import Average, is_torchmetric
 
 MEANS = ("mean", "avg")
 

@@ -12,6 +12,7 @@ from typing_extensions import override
 
 from raysync.config import Update
 from raysync.config.base import by_name
+from raysync.core.metrics import OF_THE_TEST_SET
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import call_checked, load_reference
 from raysync.training.adapters.lightning_data import (
@@ -28,8 +29,7 @@ from raysync.training.adapters.lightning_data import (
 from raysync.training.adapters.lightning_log import logged_values, metrics_untouched, nothing_logged
 from raysync.training.adapters.lightning_update import update_of
 from raysync.training.adapters.packages import alike_in_all_processes, require
-from raysync.training.evaluation import OF_THE_TEST_SET
-from raysync.training.tasks.task import Task, is_torchmetric
+from raysync.training.task import Task, is_torchmetric
 from raysync.users_code import users_code
 
 # hooks that change a batch, a gradient or an update: without them another model is trained

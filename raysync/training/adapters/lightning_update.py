@@ -13,7 +13,7 @@ from torch.optim import Optimizer, lr_scheduler
 
 from raysync.config import Update
 from raysync.errors import ConfigError
-from raysync.training.server.optimizers import SETTINGS
+from raysync.training.optim.optimizers import SETTINGS
 
 # arguments that choose another implementation of the same computation
 SAME_RESULT = ("foreach", "fused", "capturable", "differentiable")

@@ -17,7 +17,7 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call_checked, load_reference
 from raysync.training.data.batches import Array
 from raysync.training.data.data_set import DataSet, Labelled, LazyDataSet, data_set, subset
-from raysync.training.tasks.text import read_text, split, synthetic_text, token_ids
+from raysync.training.data.text import read_text, split, synthetic_text, token_ids
 from raysync.users_code import users_code
 
 DRAWN_AT_ONCE = 1000  # random images: the float64 noise of all would take 8 times their memory

@@ -1,1 +1,1 @@
-"""Files of models and of states, as safetensors."""
+"""Files of a trained model, and of weights from elsewhere."""

@@ -21,13 +21,13 @@ from raysync.config import Experiment
 from raysync.config.experiment import GIVEN
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import NotTrusted, untrusted_error
-from raysync.training.files.state_dict import legible
+from raysync.training.formats.state_dict import legible
+from raysync.training.loading import load_task
 from raysync.training.models.builtin import ModelPlan
 from raysync.training.models.initial_model import seeded
+from raysync.training.task import Task
 from raysync.training.tasks.supervised import Supervised
-from raysync.training.tasks.task import Task
-from raysync.training.tasks.task_loading import load_task
-from raysync.training.worker.flat import FlatModel
+from raysync.training.vectors.flat import FlatModel
 
 Module = nn.Module
 OFFERED = "raysync_model"  # metadata key of the arguments of a model's function, as JSON

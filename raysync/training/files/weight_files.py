@@ -15,7 +15,7 @@ from torch import Tensor
 
 from raysync.config.bounded_file import open_plain, read_text
 from raysync.errors import ConfigError
-from raysync.training.files.state_dict import StateDict, legible, listed, read
+from raysync.training.formats.state_dict import StateDict, legible, listed, read
 
 # a folder's weights, the first that is there: of a record, or in the order of transformers
 WHOLE = (

@@ -1,1 +1,1 @@
-"""Built-in models, their initial weights, and the cost of a step."""
+"""Built-in models, and the initial weights of any."""

@@ -13,10 +13,10 @@ from torch import Tensor, nn
 
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call_checked, load_reference
-from raysync.training.adapters import model_adapter
+from raysync.training.adapter_registry import model_adapter
 from raysync.training.models import resnet
+from raysync.training.models.convex import logistic_regression
 from raysync.training.models.transformer import char_lm
-from raysync.training.tasks.convex import logistic_regression
 from raysync.users_code import users_code
 
 Shape = tuple[int, ...]  # of one sample: (C, H, W) for images, (T,) for tokens

@@ -20,9 +20,9 @@ from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches
 from raysync.training.data.samplers import read_selection
 from raysync.training.data.selected_samples import SelectedSamples, Selection
-from raysync.training.files.state_dict import StateDict, fill
-from raysync.training.models.module_state import ModuleState
-from raysync.training.tasks.task import Task
+from raysync.training.formats.state_dict import StateDict, fill
+from raysync.training.task import Task
+from raysync.training.vectors.module_state import ModuleState
 from raysync.users_code import users_code
 
 

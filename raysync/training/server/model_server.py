@@ -8,8 +8,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from raysync.training.files.state_dict import legible
-from raysync.training.files.state_file import CHECKPOINT, FileMemory, State, decode, encode
+from raysync.training.formats.state_dict import legible
+from raysync.training.formats.state_file import CHECKPOINT, FileMemory, State, decode, encode
 from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
 

@@ -16,22 +16,22 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from raysync.config import Update
-from raysync.training.files.state_file import State, check_fits
+from raysync.training.formats.state_file import State, check_fits
+from raysync.training.optim.clipping import clipped, norm_of
+from raysync.training.optim.flat_optimizer import FlatOptimizer
+from raysync.training.optim.lr_schedule import learning_rate, momentum, rate_factor
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
-from raysync.training.server.clipping import clipped, norm_of
-from raysync.training.server.flat_optimizer import FlatOptimizer
-from raysync.training.server.lr_schedule import learning_rate, momentum, rate_factor
-from raysync.training.server.parameter_groups import (
+from raysync.training.server.staleness_correction import StalenessCorrection
+from raysync.training.vectors.buffers import BufferSlots
+from raysync.training.vectors.flat import FlatModel
+from raysync.training.vectors.parameter_groups import (
     FlatParameterGroup,
     parameter_groups,
     whole,
     within,
 )
-from raysync.training.server.staleness_correction import StalenessCorrection
-from raysync.training.server.vector_parts import spans
-from raysync.training.worker.buffers import BufferSlots
-from raysync.training.worker.flat import FlatModel
-from raysync.training.worker.wire import gradient_of
+from raysync.training.vectors.parts import spans
+from raysync.training.vectors.wire import gradient_of
 
 NEXT_TO_0 = ulp(0.0)
 """A momentum that is 0 as a float32, but not for torch. At 0 torch would leave the buffer

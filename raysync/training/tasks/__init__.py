@@ -1,1 +1,1 @@
-"""Tasks: model, data, loss and metrics."""
+"""The built-in tasks."""

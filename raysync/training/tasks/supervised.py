@@ -13,7 +13,7 @@ from typing_extensions import override
 
 from raysync.training.data.batches import Array
 from raysync.training.models.builtin import ModelPlan
-from raysync.training.tasks.task import Average, Task
+from raysync.training.task import Average, Task
 
 
 class Splits(Protocol):

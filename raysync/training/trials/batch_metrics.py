@@ -12,7 +12,7 @@ from torch import nn
 from raysync.training.data.batch_reader import generators_restored, seed_generators
 from raysync.training.evaluation import batch_values, over_batches
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.tasks.task import Average
+from raysync.training.task import Average
 from raysync.training.trials.task_trial import (
     count_evaluated,
     evaluated_batches,

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from raysync.errors import ConfigError
 from raysync.training.models.attributes import attributes_of
-from raysync.training.models.module_state import ModuleState
-from raysync.training.tasks.task import Task, is_torchmetric
-from raysync.training.worker.buffers import check_buffers, persistent_buffers
+from raysync.training.task import Task, is_torchmetric
+from raysync.training.vectors.buffers import check_buffers, persistent_buffers
+from raysync.training.vectors.module_state import ModuleState
 
 INTERNAL = ("_parameters", "_buffers", "_modules", "training")
 

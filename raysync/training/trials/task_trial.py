@@ -18,10 +18,10 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.training.data.batch_reader import SeededSamples, generators_restored, seed_generators
 from raysync.training.data.batches import Batches
 from raysync.training.models.initial_model import InitialModel
-from raysync.training.models.module_state import ModuleState
+from raysync.training.task import Average, Task, is_torchmetric, torchmetrics_of
 from raysync.training.tasks.supervised import Supervised
-from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
 from raysync.training.trials.inventory import Inventory, is_equal
+from raysync.training.vectors.module_state import ModuleState
 from raysync.users_code import reason_of, users_code
 
 TRIED = 32  # the most samples that are tried

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raysync.config import Experiment
 from raysync.training.data.batch_reader import BatchReader
-from raysync.training.files.state_file import State
+from raysync.training.formats.state_file import State
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.local_steps import LocalSteps
 from raysync.training.worker.own_state import Values, copied

@@ -19,16 +19,16 @@ from raysync.config import WorkerGroup
 from raysync.core.finding import Finding
 from raysync.training.data.batch_reader import BatchReader, even_sizes
 from raysync.training.data.batch_structure import batch_to
-from raysync.training.models.module_state import ModuleState
-from raysync.training.tasks.task import Task
+from raysync.training.task import Task
+from raysync.training.vectors.flat import FlatModel
+from raysync.training.vectors.module_state import ModuleState
+from raysync.training.vectors.wire import FRACTION, Wire
 from raysync.training.worker.compiling import Loss, compiled
 from raysync.training.worker.device import Device, seconds_between
-from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.module_watch import ModuleWatch
 from raysync.training.worker.not_finite import first_not_finite, with_sum
 from raysync.training.worker.own_state import OwnState
 from raysync.training.worker.precision import computing_in
-from raysync.training.worker.wire import FRACTION, Wire
 
 PLAIN = WorkerGroup()
 BatchPart = tuple[Any, float]  # part of a batch, and its share of the batch's samples

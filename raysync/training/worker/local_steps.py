@@ -10,11 +10,11 @@ from torch import Tensor
 
 from raysync.config import Local
 from raysync.training.data.batch_reader import BatchReader
-from raysync.training.files.state_file import State
-from raysync.training.server.clipping import clipped, norm_of
-from raysync.training.server.flat_optimizer import FlatOptimizer
-from raysync.training.server.lr_schedule import learning_rate
-from raysync.training.server.parameter_groups import parameter_groups
+from raysync.training.formats.state_file import State
+from raysync.training.optim.clipping import clipped, norm_of
+from raysync.training.optim.flat_optimizer import FlatOptimizer
+from raysync.training.optim.lr_schedule import learning_rate
+from raysync.training.vectors.parameter_groups import parameter_groups
 from raysync.training.worker.gradient import GradientComputation, Launched
 from raysync.training.worker.not_finite import first_not_finite
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from raysync.core.finding import Finding
 from raysync.training.data.batch_reader import BatchReader
-from raysync.training.server.parameter_groups import NamedParameter
+from raysync.training.vectors.parameter_groups import NamedParameter
 
 
 def with_sum(losses: Sequence[Tensor], vector: Tensor) -> Tensor:

@@ -15,8 +15,8 @@ from typing import Any
 from torch import Tensor, nn
 
 from raysync.training.models.attributes import attributes_of
-from raysync.training.models.module_state import ModuleState
-from raysync.training.tasks.task import Task
+from raysync.training.task import Task
+from raysync.training.vectors.module_state import ModuleState
 
 PLAIN = (bool, int, float, str, type(None))
 # packages whose modules keep no counts of their own, and have many plain settings

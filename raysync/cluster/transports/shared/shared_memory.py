@@ -22,7 +22,7 @@ from raysync.cluster.transports.transport import (
 )
 from raysync.engine.backend import Failure
 from raysync.engine.messages import Message
-from raysync.training.server.vector_parts import spans
+from raysync.training.vectors.parts import spans
 
 ITEM_BYTES = 4  # float32
 

@@ -10,9 +10,9 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from raysync.config import Update
-from raysync.training.files.state_file import State
-from raysync.training.server.optimizers import SETTINGS, is_fused, is_torchs_own, optimizer_of
-from raysync.training.server.parameter_groups import FlatParameterGroup
+from raysync.training.formats.state_file import State
+from raysync.training.optim.optimizers import SETTINGS, is_fused, is_torchs_own, optimizer_of
+from raysync.training.vectors.parameter_groups import FlatParameterGroup
 
 PIECE = 2**16
 """Elements of a step without a fused kernel: the temporary vectors of its passes fit into the

@@ -11,14 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from raysync.errors import ConfigError
-from raysync.training.models.module_state import ModuleState
-from raysync.training.server.parameter_groups import parameters_of
-from raysync.training.worker.buffers import (
+from raysync.training.vectors.buffers import (
     BufferLayout,
     check_buffers,
     persistent_buffers,
     refuse_misplaced,
 )
+from raysync.training.vectors.module_state import ModuleState
+from raysync.training.vectors.parameter_groups import parameters_of
 
 
 class FlatModel:

@@ -18,8 +18,8 @@ from raysync.config import Update
 from raysync.config.update import MUON
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import load_reference
-from raysync.training.server.muon import MuonWithAdamW
-from raysync.training.server.outer_optimizers import OUTER
+from raysync.training.optim.muon import MuonWithAdamW
+from raysync.training.optim.outer_optimizers import OUTER
 
 # classes of torch.optim that are not elementwise on dense vectors -> the reason
 COUPLED = {

@@ -17,7 +17,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from raysync.errors import ConfigError
-from raysync.training.files.state_dict import legible
+from raysync.training.formats.state_dict import legible
 
 State = dict[str, Any]
 KEY = "raysync_state"  # metadata key of everything but the tensors

@@ -7,12 +7,12 @@ from raysync.config.experiment import BUILT_IN_TASKS, GIVEN
 from raysync.core.metrics import MODES, PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call_checked, load_reference
-from raysync.training.adapters import task_adapter
+from raysync.training.adapter_registry import task_adapter
 from raysync.training.data.data_set import DataSet, Labelled, LazyDataSet, subset
 from raysync.training.data.datasets import KINDS, load
 from raysync.training.models.builtin import ModelPlan, ModelSource
+from raysync.training.task import Task
 from raysync.training.tasks.supervised import TASKS, Supervised
-from raysync.training.tasks.task import Task
 from raysync.users_code import users_code
 
 

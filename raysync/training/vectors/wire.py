@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from raysync.training.server.vector_parts import spans
-from raysync.training.worker.codecs import codec_of
+from raysync.training.vectors.codecs import codec_of
+from raysync.training.vectors.parts import spans
 
 FORMATS = ("float32", "bf16", "int8", "top-k")
 FRACTION = 0.01  # the default of `top-k`

@@ -1,0 +1,1 @@
+"""Optimizers of flat vectors, their schedules and clipping."""
