@@ -150,6 +150,8 @@ class NetworkRoutes:
 
     def _hosts(self, slots: list[str]) -> Counter[str]:
         """Return slot with servers beside it -> number of servers."""
+        if not slots:  # in an all-reduce no worker has a server
+            return Counter()
         return Counter(slots[host] for host in self._experiment.cluster.hosts(len(slots)))
 
     def _server_bandwidth(self, network: Network, hosts: Counter[str]) -> float | None:

@@ -431,3 +431,24 @@ def test_a_cause_is_named_only_where_it_explains_four_fifths_of_what_is_lost():
     earlier = {key: value for key, value in both.plain().items() if key != "computing_s"}
     summary = {"bottleneck": earlier, "seconds": both.seconds}
     assert bottleneck(summary).startswith("The bottleneck is"), "a record of an earlier version"
+
+
+@pytest.mark.parametrize("placement", ["apart", "with-workers", "spread"])
+def test_an_all_reduce_takes_as_long_wherever_servers_would_be(placement):
+    """Nothing goes through them; so it is also a change for a run that has them beside workers."""
+    network = {"link": {"bandwidth_bytes_per_s": BYTES}}
+    cluster = {"server_shards": 2, "server_placement": placement}
+    setting = setting_of(workers=FOUR, network=network, cluster=cluster)
+    [ring] = [
+        each.setting
+        for each in changes(setting)
+        if each.setting.choice.parameters.get("exchange") == "all-reduce"
+    ]
+    apart = setting_of(workers=FOUR, network=network)
+    [expected] = [
+        each.setting
+        for each in changes(apart)
+        if each.setting.choice.parameters.get("exchange") == "all-reduce"
+    ]
+    assert ring.seconds() == expected.seconds()
+    assert diagnose(setting) is not None

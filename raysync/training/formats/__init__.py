@@ -1,1 +1,1 @@
-"""The bytes of weights and of states."""
+"""States and weights as bytes, in safetensors; what is read runs no code."""

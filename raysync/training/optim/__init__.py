@@ -1,1 +1,1 @@
-"""Optimizers of flat vectors, their schedules and clipping."""
+"""Optimizers of a flat vector, learning rates, and clipping."""

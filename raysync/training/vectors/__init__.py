@@ -1,1 +1,1 @@
-"""A module as flat vectors: their parts, groups and buffers, and how they travel."""
+"""A model as flat vectors: their parts and groups, and what travels of them."""
