@@ -21,13 +21,7 @@ from raysync.results.sentences import (
     search_text,
     unfinished,
 )
-from raysync.results.tables import (
-    as_text,
-    distance_columns,
-    published_as_text,
-    table,
-    table_measures,
-)
+from raysync.results.tables import tables_of
 
 MOST_FAILURES = 5  # the most trials without a record that are listed
 
@@ -61,19 +55,13 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
 
 
 def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[str]:
-    scenario, published = ranking.scenario, collection.published
-    measures = table_measures(collection, scenario)
-    numbers = table(collection, scenario, median=median)
-    parts = [
+    scenario = ranking.scenario
+    return [
         f"## {plain(scenario)}" if scenario else "",
         plain(answer(ranking)),
-        markdown_table(as_text(numbers, measures, {} if median else distance_columns(ranking))),
+        *(markdown_table(each.frame()) for each in tables_of(collection, ranking, median=median)),
         "\n".join(f"- {plain(text)}" for text in bottlenecks(collection, scenario)),
     ]
-    if published is not None:
-        means = table(collection, scenario) if median else numbers
-        parts.append(markdown_table(published_as_text(means, measures, published)))
-    return parts
 
 
 def legend(median: bool = False) -> str:

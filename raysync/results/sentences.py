@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raysync.record.event_text import seconds
@@ -69,8 +70,10 @@ def answer(ranking: Ranking) -> str:
     if times.leader.sure == "none":
         parts.append("No run did its whole work.")
     else:
-        what = f"reach {ranking.target}" if ranking.target else "finish the whole work"
-        parts.append(lead_text(times, f"is the first to {what}", " s"))
+        what, did = "finish the whole work", "finished the whole work"
+        if ranking.target:
+            what, did = f"reach {ranking.target}", f"reached {ranking.target}"
+        parts.append(lead_text(times, f"is the first to {what}:", f"{did} in", " s"))
     if ranking.target and any(None in entry.by_seed.values() for entry in times.ranked):
         parts.append(
             f"Not every repeat reached {ranking.target}; the times are means over those that did."
@@ -112,7 +115,7 @@ def _quality_texts(final: Standings, *, has_target: bool) -> list[str]:
         )
         at = f" {'at' if compared.basis == 'equal work' else 'after'} {where}, where {limit.by}"
         at += " ended all runs"
-    return [lead_text(final, f"has the best {heading}{at}")]
+    return [lead_text(final, f"has the best {heading}{at}:", f"has a {heading} of")]
 
 
 def _left_out_texts(ranking: Ranking) -> list[str]:
@@ -164,18 +167,21 @@ def _shared_text(ranking: Ranking) -> str:
     )
 
 
-def lead_text(standings: Standings, does: str, unit: str = "") -> str:
+def lead_text(standings: Standings, leads: str, has: str, unit: str = "") -> str:
     """Say which paradigm is first by a measure, with its value, and how surely.
 
     Args:
         standings: at least one paradigm has a value.
-        does: `is the first to reach 90.0%`.
+        leads: `is the first to reach 90.0%:`.
+        has: the same of the only paradigm: `reached 90.0% in`.
         unit: of the value, with a space before it.
     """
     value, leader = standings.first.value, standings.leader
-    text = with_interval(value.mean, value.low, value.high, 1, 1, standings.measure.form)
+    text = with_interval(replace(value, count=1, total=1), standings.measure.form)
     of = "" if value.complete else f" ({value.count} of {value.total} repeats)"
-    return f"{leader.name} {does}: {text}{unit}{of}. {_how_sure(leader)}"
+    if len(standings.ranked) == 1:
+        return f"{leader.name} {has} {text}{unit}{of}."
+    return f"{leader.name} {leads} {text}{unit}{of}. {_how_sure(leader)}"
 
 
 def _how_sure(leader: Leader) -> str:
