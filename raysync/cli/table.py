@@ -15,7 +15,7 @@ from raysync.config import Experiment
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import visible
 from raysync.results.collection import Criteria
-from raysync.results.columns import Row, measures_for, shown
+from raysync.results.columns import TableRow, measures_for, shown
 from raysync.results.grouping import workers_text
 from raysync.results.sentences import describe_bottlenecks, describe_losses
 from raysync.results.statistics import estimate
@@ -88,7 +88,7 @@ def table_of(
     is_timed = experiment.timing == "only"
     criteria = Criteria(None, None) if is_timed else Criteria(metric, experiment.aim(metric))
     columns = measures_for(criteria)
-    values: dict[str, Row] = {
+    values: dict[str, TableRow] = {
         label: {
             column.key: estimate(
                 [summary.get(column.key) if summary else None for summary in summaries]

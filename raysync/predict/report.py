@@ -25,7 +25,7 @@ from raysync.results.columns import (
     STALENESS_MAX,
     WAIT,
     Column,
-    Row,
+    TableRow,
     count_form,
     plain_form,
     ratio_text,
@@ -141,7 +141,7 @@ def paradigm_table(found: WhatIf | Advice) -> Table:
         "factor",
         f"× {BASELINE}",
         about=f"this rate, divided by the rate of {BASELINE}",
-        shown_with=("factor",),
+        optional=True,
     )
     update = Column(
         "update",
@@ -161,7 +161,7 @@ def paradigm_table(found: WhatIf | Advice) -> Table:
     return Table("paradigm", shown(columns, rows.values()), rows)
 
 
-def _row(found: WhatIf | Advice, one: Prediction) -> Row:
+def _row(found: WhatIf | Advice, one: Prediction) -> TableRow:
     price, (_, samples), rate = price_of(found), unit_of(found), one.samples_per_s
     base = [each for each in found.comparison.predictions if each.label == BASELINE]
     money = None if price is None else _estimate(one.lost_worker_hours.times(price))
@@ -197,7 +197,7 @@ def _change_table(found: WhatIf | Advice) -> Table:
         Column("rate", f"{unit} per s", about=f"{unit} applied per second"),
         Column("factor", "× now", about="how many times as many as now"),
     ]
-    rows: dict[str, Row] = {}
+    rows: dict[str, TableRow] = {}
     for change in comparison.changes:
         now = comparison.get(change.candidate.label).samples_per_s.value
         name = _named(found, f"{change.what}, {change.candidate.label}")
@@ -218,7 +218,7 @@ def curve_tables(answer: WhatIf) -> Iterator[Table]:
         columns = [
             Column(each.candidate.label, each.candidate.label, about=about) for each in of_axis
         ]
-        rows: dict[str, Row] = {
+        rows: dict[str, TableRow] = {
             axis.label(at): {
                 each.candidate.label: _point_text(point, samples)
                 for each in of_axis

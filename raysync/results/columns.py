@@ -53,7 +53,7 @@ def count_form(value: float) -> str:
     return ",.0f" if value == round(value) else ",.1f"
 
 
-Row = Mapping[str, Estimate | float | str | None]
+TableRow = Mapping[str, Estimate | float | str | None]
 """Key of a column -> its value; None or no key: there is none."""
 
 
@@ -73,8 +73,10 @@ class Column:
     """The heading in a terminal; "": the same; None: a terminal has no room for it."""
     interval: bool = False
     """Whether a terminal shows the interval as well."""
+    optional: bool = False
+    """Whether it is left out where all values are missing, or are printed as 0."""
     shown_with: tuple[str, ...] = ()
-    """Keys, of which one must have a visible value in some row; empty: it is always shown."""
+    """Keys whose values decide that instead of its own."""
     rises: bool = False
     """Whether more is better."""
     compared_by: ComparedBy = "ratio"
@@ -87,7 +89,7 @@ class Column:
     def show(self, value: float) -> str:
         return format(value, self.form(value))
 
-    def cell(self, row: Row, *, brief: bool = False) -> str:
+    def cell(self, row: TableRow, *, brief: bool = False) -> str:
         """Format the value of a row: `3.42 ± 0.31 (2 of 3)`.
 
         Args:
@@ -107,11 +109,15 @@ LEAST = 0.005
 """A smaller share is printed as 0%."""
 
 
-def shown(columns: Iterable[Column], rows: Iterable[Row]) -> list[Column]:
+def shown(columns: Iterable[Column], rows: Iterable[TableRow]) -> list[Column]:
     """Return the columns that have something to show."""
     values = [(key, _number(value)) for row in rows for key, value in row.items()]
     visible = {key for key, number in values if number is not None and number >= LEAST}
-    return [each for each in columns if not each.shown_with or visible & {*each.shown_with}]
+    return [
+        each
+        for each in columns
+        if not each.optional or visible & set(each.shown_with or [each.key])
+    ]
 
 
 def _number(value: Estimate | float | str | None) -> float | None:
@@ -139,7 +145,7 @@ CONVERGED_ACCURACY = Column(
     percent_form,
     "at the first evaluation that ends five within 0.1% of each other and above chance",
     narrow=None,
-    shown_with=("converged_accuracy",),
+    optional=True,
     rises=True,
     compared_by="points",
 )
@@ -154,6 +160,7 @@ COMPUTE = Column(
     share_form,
     "of the workers' time, computing",
     narrow="com-\npute",
+    optional=True,
     shown_with=("transfer_fraction", "server_fraction"),
 )
 TRANSFER = Column(
@@ -162,14 +169,14 @@ TRANSFER = Column(
     share_form,
     "of the workers' time, transferring weights and gradients",
     narrow="trans-\nfer",
-    shown_with=("transfer_fraction",),
+    optional=True,
 )
 SERVER = Column(
     "server_fraction",
     "server share",
     share_form,
     "of the workers' time, waiting for the server's weights; on Ray part of the transfer",
-    shown_with=("server_fraction",),
+    optional=True,
 )
 WAIT = Column(
     "wait_fraction", "wait share", share_form, "of the workers' time, between push and release"
@@ -192,16 +199,14 @@ LEAD_MAX = Column(
     "ahead of the slowest active worker, at a release, largest of a run",
     "clocks",
 )
-DROPPED = Column(
-    "dropped", "dropped", count_form, "that were not applied", "pushes", shown_with=("dropped",)
-)
+DROPPED = Column("dropped", "dropped", count_form, "that were not applied", "pushes", optional=True)
 SHARED_CORES = Column(
     SHARED,
     "shared cores",
     share_form,
     "of the time, in which other runs used the same cores: they measure each other",
     narrow=None,
-    shown_with=(SHARED,),
+    optional=True,
 )
 OF_LOSSES = (
     Column(
@@ -210,7 +215,7 @@ OF_LOSSES = (
         count_form,
         "that no fault of the file ended",
         narrow="lost",
-        shown_with=("lost_workers",),
+        optional=True,
     ),
     Column(
         "worker_away_s",
@@ -219,15 +224,10 @@ OF_LOSSES = (
         "until others had joined, added up",
         "s",
         narrow=None,
-        shown_with=("worker_away_s",),
+        optional=True,
     ),
     Column(
-        "lost_servers",
-        "lost servers",
-        count_form,
-        "that were replaced",
-        narrow=None,
-        shown_with=("lost_servers",),
+        "lost_servers", "lost servers", count_form, "that were replaced", narrow=None, optional=True
     ),
     Column(
         "server_away_s",
@@ -236,7 +236,7 @@ OF_LOSSES = (
         "until others had recovered",
         "s",
         narrow=None,
-        shown_with=("server_away_s",),
+        optional=True,
     ),
 )
 OF_EVERY_RUN = (

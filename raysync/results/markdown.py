@@ -15,6 +15,7 @@ from raysync.results.sentences import (
     answer,
     bottlenecks,
     cautions,
+    legend,
     losses,
     overall,
     resumptions,
@@ -38,7 +39,7 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
     ]
     for ranking in rankings:
         parts += _scenario(collection, ranking, median)
-    parts.append(legend(median))
+    parts.append(legend(collection, median=median))
     if collection.published is not None:
         parts.append(
             plain(f"Published: {collection.published.source}. {collection.published.note}".strip())
@@ -62,17 +63,6 @@ def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[st
         *(markdown_table(each.frame()) for each in tables_of(collection, ranking, median=median)),
         "\n".join(f"- {plain(text)}" for text in bottlenecks(collection, scenario)),
     ]
-
-
-def legend(median: bool = False) -> str:
-    """Explain the numbers of the tables."""
-    if median:
-        return "Values come from the median run by final result; runs without a result rank last."
-    return (
-        "Means over the repeats ± half of the 95% interval (Student's t); none is given for a"
-        ' single value, or where it is narrower than the digits shown. "(2 of 3)": the others have'
-        " no value; the mean is of those that do."
-    )
 
 
 def notes(collection: Collection) -> list[str]:

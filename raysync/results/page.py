@@ -29,6 +29,7 @@ from raysync.results.sentences import (
     answer,
     bottlenecks,
     cautions,
+    legend,
     losses,
     overall,
     resumptions,
@@ -42,8 +43,6 @@ PLOTLY = "vendor/plotly-basic.min.js"
 PICTURE_WIDTH = 860  # pixels before scaling
 LEGEND_PX = 60  # the height of a picture's legend
 PICTURE_SCALE = 2.5  # 860 pixels become 2,150: 300 dpi at a width of 18 cm
-
-MOST_SEEDS = 12  # the most seeds that are listed one by one
 
 
 def write_html(collection: Collection, path: Path) -> None:
@@ -60,7 +59,7 @@ def write_html(collection: Collection, path: Path) -> None:
         unfinished=unfinished(collection),
         scenarios=scenarios,
         columns={column.heading: column for table in tables for column in table.columns}.values(),
-        repeats=_repeats_text(collection),
+        legend=legend(collection),
         published=collection.published,
         paradigms=collection.paradigms,
         points=POINTS,
@@ -104,20 +103,6 @@ def figure_json(figure: Figure) -> str:
     """Return a figure as JSON that is safe in a script element: without `<`."""
     data = {"traces": figure.traces, "layout": layout_of(figure)}
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _repeats_text(collection: Collection) -> str:
-    """Say over which seeds the means are, and what their intervals are."""
-    seeds = provenance.seeds(collection)
-    if len(seeds) == 1:
-        return f"Seed {seeds[0]}: one run a paradigm, so no interval."
-    listed = (
-        ", ".join(map(str, seeds)) if len(seeds) <= MOST_SEEDS else f"{seeds[0]} to {seeds[-1]}"
-    )
-    return (
-        f"Mean over seeds {listed}; ±: half of the 95% interval of the mean (Student's t). “2 of"
-        " 3”: two of three repeats have a value; the mean is of those."
-    )
 
 
 def _count_text(collection: Collection) -> str:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from raysync.record.event_text import seconds
+from raysync.results import provenance
 from raysync.results.collection import CODE_DIGITS, CollectedRun, Collection
 from raysync.results.columns import metric_text, target_text, with_interval
 from raysync.results.comparison import Repeat
@@ -27,6 +28,7 @@ LOSSES = {process: f"lost_{process}s" for process in ("worker", "server", "evalu
 AWAY = {process: f"{process}_away_s" for process in ("worker", "server")}
 MOST_LOSSES = 5  # the most runs whose losses are described one by one
 MOST_RIVALS = 3  # the most paradigms that are named as equal to the leader
+MOST_SEEDS = 12  # the most seeds that are listed one by one
 MOST_GROUPS = 6  # the most groups of runs that are named as left out
 
 
@@ -342,6 +344,22 @@ def _makes_the_same_updates(one: Mapping[str, Any], other: Mapping[str, Any]) ->
     keys = ("status", "samples", "updates", "pushes")
     are_fresh = not any(run.get("staleness_max") or run.get("dropped") for run in (one, other))
     return are_fresh and all(one.get(key) == other.get(key) for key in keys)
+
+
+def legend(collection: Collection, *, median: bool = False) -> str:
+    """Say what the numbers of the tables are of, and what their intervals are."""
+    seeds = provenance.seeds(collection)
+    if median:
+        return "Values come from the median run by final result; runs without a result rank last."
+    if len(seeds) == 1:
+        return f"Seed {seeds[0]}: one run a paradigm, so no interval."
+    few = len(seeds) <= MOST_SEEDS
+    of = ", ".join(map(str, seeds)) if few else f"{seeds[0]} to {seeds[-1]}"
+    return (
+        f"Means over seeds {of}; ±: half of the 95% interval of the mean (Student's t), where it is"
+        " not narrower than the digits shown. (2 of 3): two of three repeats have a value; the mean"
+        " is of those."
+    )
 
 
 def resumptions(collection: Collection) -> list[str]:

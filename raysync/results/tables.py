@@ -12,7 +12,7 @@ from raysync.results.collection import OF_RESULTS, CollectedRun, Collection, by_
 from raysync.results.columns import (
     WHOLE_WORK,
     Column,
-    Row,
+    TableRow,
     final_measure,
     measures_for,
     published_measure,
@@ -33,7 +33,7 @@ class Table:
     first: str
     """The heading of the names."""
     columns: Sequence[Column]
-    rows: Mapping[str, Row]
+    rows: Mapping[str, TableRow]
 
     def frame(self) -> pd.DataFrame:
         """Return all cells as text."""
@@ -79,7 +79,9 @@ def published_keys(published: Published | None) -> list[str]:
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
-def rows_of(collection: Collection, scenario: str = "", *, median: bool = False) -> dict[str, Row]:
+def rows_of(
+    collection: Collection, scenario: str = "", *, median: bool = False
+) -> dict[str, TableRow]:
     """Return the values of each paradigm by its label, in the collection's order.
 
     Args:
@@ -88,7 +90,7 @@ def rows_of(collection: Collection, scenario: str = "", *, median: bool = False)
         median: whether to return values of the median run instead of means.
     """
     final = final_measure(collection.criteria(scenario)) or WHOLE_WORK
-    rows: dict[str, Row] = {}
+    rows: dict[str, TableRow] = {}
     for paradigm, repeats in collection.scenarios[scenario].items():
         statuses = collection.statuses(scenario, paradigm)
         total = statuses.total()
@@ -124,7 +126,7 @@ def statuses_text(statuses: Mapping[str, int]) -> str:
 def published_table(
     published: Published,
     measures: Sequence[Column],
-    rows: Mapping[str, Row],
+    rows: Mapping[str, TableRow],
     groups: Mapping[str, Sequence[CollectedRun]],
 ) -> Table:
     """Return the published values beside the measured ones or, with `relative_to`, their ratios."""
