@@ -256,7 +256,7 @@ def mean_cell(trials: pd.DataFrame, key: str, form: Form | str) -> str:
     """Return `3.42 ± 0.31 (2 of 3)`."""
     value = mean(trials, key)
     chosen = form if callable(form) else lambda _: form
-    return with_interval(value.mean, value.low, value.high, value.count, value.total, chosen)
+    return with_interval(value, chosen)
 
 
 def interval_cell(value: Estimate, form: str, scale: float = 1) -> str:

@@ -20,10 +20,9 @@ from rich.progress import (
 )
 
 from raysync.cli.console import VisibleConsole, errors
-from raysync.cli.table import rate_text
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
-from raysync.results.columns import metric_text
+from raysync.results.columns import metric_text, ratio_text
 
 if TYPE_CHECKING:
     from raysync.tuning.progress import SweepProgress
@@ -72,7 +71,7 @@ class RunLines:
 
 def facts_of(measures: Measures, *, timing_only: bool) -> str:
     """Describe a run's quality, throughput and wait share."""
-    rate = rate_text(measures.throughput_samples_per_s)
+    rate = ratio_text(measures.throughput_samples_per_s)
     pace = f"{rate:>6} samples/s │ wait {measures.wait_fraction:3.0%}"
     if timing_only:
         return pace

@@ -21,8 +21,9 @@ from raysync.cli.app import (
 )
 from raysync.cli.console import console, say
 from raysync.cli.progress_lines import TrialsLine
-from raysync.cli.table import plain_table, seconds_text
+from raysync.cli.table import plain_table
 from raysync.errors import RunFailed
+from raysync.results.columns import ratio_text
 
 if TYPE_CHECKING:
     from raysync.tuning.fraction_search import SearchResult
@@ -103,7 +104,7 @@ def _print_table(plan: SearchPlan, result: SearchResult, first: str) -> None:
             str(len(candidate.trainings) or "known"),
             _quality_text(plan, result.value if is_first else candidate.value),
             "" if is_first else PASSES[candidate.passes],
-            "-" if seconds is None else seconds_text(seconds),
+            "-" if seconds is None else ratio_text(seconds),
             _number_text(result.ratio(candidate), ".3f"),
         )
     console.print(table)
@@ -123,7 +124,7 @@ def _answer_text(plan: SearchPlan, result: SearchResult, first: str) -> str:
 
 
 def _cost_text(result: SearchResult, first: str) -> str:
-    spent = f"{seconds_text(result.seconds)} s"
+    spent = f"{ratio_text(result.seconds)} s"
     if result.cost is None:
         return (
             f"Search cost: {spent} of training. To compare it with {first} alone, give known:"

@@ -4,25 +4,40 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import asdict
-from functools import partial
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from raysync.predict.advise import RATES, Advice
-from raysync.predict.compared_candidates import Change, ComparedCandidates, Prediction
-from raysync.predict.curves import Axis, Curve
+from raysync.predict.compared_candidates import ComparedCandidates, Prediction
+from raysync.predict.curves import Axis, Curve, CurvePoint
 from raysync.predict.figures import figures_of
 from raysync.predict.intervals import CONFIDENCE, Interval
 from raysync.predict.lone_worker import lone_worker_text
 from raysync.predict.what_if import WhatIf, may_hide_waits, slowest
-from raysync.results.columns import plain_form, ratio_text, seconds_form, share_form, with_interval
-from raysync.results.report_faces import Answer, Table
+from raysync.results.columns import (
+    DROPPED,
+    LEAD_MAX,
+    STALENESS,
+    STALENESS_MAX,
+    WAIT,
+    Column,
+    TableRow,
+    count_form,
+    plain_form,
+    ratio_text,
+    seconds_form,
+    share_form,
+    shown,
+    with_interval,
+)
+from raysync.results.report_faces import Answer
 from raysync.results.sentences import bottleneck
-from raysync.results.tables import Column
+from raysync.results.statistics import Estimate
+from raysync.results.tables import Table
 
 BASELINE = "bsp"
 """What most trainers do: others are compared with it."""
@@ -42,11 +57,35 @@ NOT_LEARNED = (
 )
 
 
+COMPUTING = Column(
+    "computing_fraction",
+    "computing",
+    share_form,
+    "share of the workers' time in which they compute applied pushes; the rest is waiting and the"
+    " transfer of gradients and weights",
+)
+LEAD = Column(
+    "lead_mean",
+    "lead",
+    plain_form,
+    "clocks ahead of the slowest at a release, mean; without a bound it grows with the run",
+    narrow=None,
+)
+BATCHES = Column(
+    "batches", "batches", about="samples of a step at the end, worker by worker", narrow=None
+)
+LOST_HOURS = Column(
+    "lost_worker_hours",
+    "lost worker-hours",
+    about="hours in which workers waited or computed dropped pushes, summed over all workers and"
+    " the whole workload",
+)
+
+
 def answer_of(found: WhatIf | Advice) -> Answer:
     comparison = found.comparison
     unit, samples = unit_of(found)
-    rows = {one.label: one for one in comparison.by_rate}
-    tables = [Table("paradigm", columns_of(found), rows)]
+    tables = [paradigm_table(found)]
     if comparison.changes:
         tables.append(_change_table(found))
     if isinstance(found, WhatIf):
@@ -90,122 +129,63 @@ def _names(found: WhatIf | Advice) -> Mapping[str, str]:
 # ---- tables ----
 
 
-def columns_of(found: WhatIf | Advice) -> list[Column]:
-    """Return the columns that apply to the answer."""
-    predictions, (unit, samples) = found.comparison.predictions, unit_of(found)
-    columns = [
-        Column(
-            f"{unit} per s",
-            f"{unit} applied per second",
-            lambda p: _interval(p.samples_per_s.times(1 / samples), seconds_form),
-        )
-    ]
-    baseline = next((one for one in predictions if one.label == BASELINE), None)
-    if baseline is not None:
-        rate = baseline.samples_per_s.value
-        columns.append(
-            Column(
-                f"× {BASELINE}",
-                f"this rate, divided by the rate of {BASELINE}",
-                lambda p: ratio_text(p.samples_per_s.value / rate),
-            )
-        )
-    if any(one.computing_fraction < 0.995 - one.wait_fraction.value for one in predictions):
-        columns.append(
-            Column(
-                "computing",
-                (
-                    "share of the workers' time in which they compute applied pushes; the rest is"
-                    " waiting and the transfer of gradients and weights"
-                ),
-                lambda p: format(p.computing_fraction, share_form(p.computing_fraction)),
-            )
-        )
-    columns += [
-        _interval_column(
-            "wait share",
-            "of the workers' time, between push and release",
-            lambda p: p.wait_fraction,
-            share_form,
-        ),
-        _interval_column(
-            "staleness",
-            "model versions between a gradient's weights and its update, mean",
-            lambda p: p.staleness_mean,
-            plain_form,
-        ),
-        Column("max", "the largest staleness", lambda p: f"{p.staleness_max:,}"),
-        Column(
-            f"{unit} an update",
-            "mean; more than under BSP with larger batches, or with local steps",
-            lambda p: f"{p.update_samples / samples:,.0f}",
-            only_in_pages=len({round(p.update_samples) for p in predictions}) == 1,
-        ),
-        Column(
-            "lead",
-            "clocks ahead of the slowest at a release, mean; without a bound it grows with the run",
-            lambda p: format(p.lead_mean, plain_form(p.lead_mean)),
-            only_in_pages=True,
-        ),
-        Column("lead max", "the largest lead", lambda p: f"{p.lead_max:,}"),
-    ]
-    if any(one.dropped for one in predictions):
-        columns.append(
-            Column("dropped", "pushes that were not applied", lambda p: f"{p.dropped:,}")
-        )
-    if any(len(set(one.shares.values())) > 1 for one in predictions):
-        columns.append(
-            Column(
-                "batches",
-                "samples of a step at the end, worker by worker",
-                lambda p: _batches(p.shares),
-                only_in_pages=True,
-            )
-        )
+def paradigm_table(found: WhatIf | Advice) -> Table:
+    """Return a row of each candidate, and the columns that apply to the answer."""
+    predictions, (unit, _) = found.comparison.predictions, unit_of(found)
+    waits_alone = all(
+        one.computing_fraction >= 0.995 - one.wait_fraction.value for one in predictions
+    )
+    updates_differ = len({round(one.update_samples) for one in predictions}) > 1
+    batches_differ = any(len(set(one.shares.values())) > 1 for one in predictions)
     price = price_of(found)
-    columns.append(
-        _interval_column(
-            "lost worker-hours",
-            (
-                "hours in which workers waited or computed dropped pushes, summed over all workers"
-                " and the whole workload"
-            ),
-            lambda p: p.lost_worker_hours,
-            seconds_form,
-            only_in_pages=price is not None,
-        )
+    rate = Column("rate", f"{unit} per s", about=f"{unit} applied per second", interval=True)
+    factor = Column(
+        "factor",
+        f"× {BASELINE}",
+        about=f"this rate, divided by the rate of {BASELINE}",
+        optional=True,
     )
+    update = Column(
+        "update",
+        f"{unit} an update",
+        count_form,
+        "mean; more than under BSP with larger batches, or with local steps",
+        narrow="" if updates_differ else None,
+    )
+    hours = replace(LOST_HOURS, narrow="" if price is None else None)
+    columns = [rate, factor, *([] if waits_alone else [COMPUTING])]
+    columns += [WAIT, STALENESS, STALENESS_MAX, update, LEAD, LEAD_MAX, DROPPED]
+    columns += [*([BATCHES] if batches_differ else []), hours]
     if price is not None:
-        columns.append(
-            _interval_column(
-                "lost money",
-                f"lost worker-hours times the price of {price:g} an hour",
-                lambda p: p.lost_worker_hours.times(price),
-                seconds_form,
-            )
-        )
-    return columns
+        about = f"lost worker-hours times the price of {price:g} an hour"
+        columns.append(Column("lost_money", "lost money", about=about))
+    rows = {one.label: _row(found, one) for one in found.comparison.by_rate}
+    return Table("paradigm", shown(columns, rows.values()), rows)
 
 
-def _interval_column(
-    heading: str,
-    about: str,
-    of: Callable[[Prediction], Interval],
-    form: Callable[[float], str],
-    **more: Any,
-) -> Column:
-    """Return a column whose narrow form has no interval."""
-    return Column(
-        heading,
-        about,
-        lambda p: _interval(of(p), form),
-        lambda p: format(of(p).value, form(of(p).value)),
-        **more,
-    )
+def _row(found: WhatIf | Advice, one: Prediction) -> TableRow:
+    price, (_, samples), rate = price_of(found), unit_of(found), one.samples_per_s
+    base = [each for each in found.comparison.predictions if each.label == BASELINE]
+    money = None if price is None else _estimate(one.lost_worker_hours.times(price))
+    return {
+        "rate": _estimate(rate.times(1 / samples)),
+        "factor": rate.value / base[0].samples_per_s.value if base else None,
+        COMPUTING.key: one.computing_fraction,
+        WAIT.key: _estimate(one.wait_fraction),
+        STALENESS.key: _estimate(one.staleness_mean),
+        STALENESS_MAX.key: one.staleness_max,
+        "update": round(one.update_samples / samples),
+        LEAD.key: one.lead_mean,
+        LEAD_MAX.key: one.lead_max,
+        DROPPED.key: one.dropped,
+        BATCHES.key: _batches(one.shares),
+        LOST_HOURS.key: _estimate(one.lost_worker_hours),
+        "lost_money": money,
+    }
 
 
-def _interval(interval: Interval, form: Callable[[float], str]) -> str:
-    return with_interval(interval.value, interval.low, interval.high, 1, 1, form)
+def _estimate(interval: Interval) -> Estimate:
+    return Estimate(interval.value, interval.low, interval.high, 1, 1)
 
 
 def _batches(shares: Mapping[str, int]) -> str:
@@ -215,23 +195,16 @@ def _batches(shares: Mapping[str, int]) -> str:
 
 def _change_table(found: WhatIf | Advice) -> Table:
     comparison, (unit, samples) = found.comparison, unit_of(found)
-
-    def rate(change: Change) -> str:
-        value = change.samples_per_s / samples
-        return format(value, seconds_form(value))
-
-    def factor(change: Change) -> str:
-        now = comparison.get(change.candidate.label).samples_per_s.value
-        return ratio_text(change.samples_per_s / now)
-
     columns = [
-        Column(f"{unit} per s", f"{unit} applied per second", rate),
-        Column("× now", "how many times as many as now", factor),
+        Column("rate", f"{unit} per s", about=f"{unit} applied per second"),
+        Column("factor", "× now", about="how many times as many as now"),
     ]
-    rows = {
-        _named(found, f"{change.what}, {change.candidate.label}"): change
-        for change in comparison.changes
-    }
+    rows: dict[str, TableRow] = {}
+    for change in comparison.changes:
+        now = comparison.get(change.candidate.label).samples_per_s.value
+        name = _named(found, f"{change.what}, {change.candidate.label}")
+        rate = change.samples_per_s
+        rows[name] = {"rate": rate / samples, "factor": rate / now}
     return Table("change", columns, rows)
 
 
@@ -242,16 +215,26 @@ def curve_tables(answer: WhatIf) -> Iterator[Table]:
     unit, samples = unit_of(answer)
     about = f"{unit} per second, and the share of what its ranks can compute"
 
-    def cell(curve: Curve, at: float) -> str:
-        point = next((each for each in curve.points if each.at == at), None)
-        if point is None:
-            return "-"
-        rate = point.samples_per_s / samples
-        return f"{format(rate, seconds_form(rate))}\N{NO-BREAK SPACE}({point.efficiency:.0%})"
+    for axis, group in groupby(answer.curves, key=lambda curve: curve.axis):
+        of_axis = list(group)
+        columns = [
+            Column(each.candidate.label, each.candidate.label, about=about) for each in of_axis
+        ]
+        rows: dict[str, TableRow] = {
+            axis.label(at): {
+                each.candidate.label: _point_text(point, samples)
+                for each in of_axis
+                for point in each.points
+                if point.at == at
+            }
+            for at in axis.points
+        }
+        yield Table(axis.noun, columns, rows)
 
-    for axis, of_axis in groupby(answer.curves, key=lambda curve: curve.axis):
-        columns = [Column(curve.candidate.label, about, partial(cell, curve)) for curve in of_axis]
-        yield Table(axis.noun, columns, {axis.label(at): at for at in axis.points})
+
+def _point_text(point: CurvePoint, samples: int) -> str:
+    rate = ratio_text(point.samples_per_s / samples)
+    return f"{rate}\N{NO-BREAK SPACE}({point.efficiency:.0%})"
 
 
 # ---- sentences ----
@@ -264,7 +247,7 @@ def sentences(found: WhatIf | Advice) -> list[str]:
     comparison, (unit, samples) = found.comparison, unit_of(found)
     first, *fresh = comparison.best
     workers = len(first.applied)
-    rate = _interval(first.samples_per_s.times(1 / samples), seconds_form)
+    rate = with_interval(_estimate(first.samples_per_s.times(1 / samples)), seconds_form)
     speed = f"{rate} {unit} per second"
     if workers == 1:
         parts = [f"One worker waits for nobody: {first.label} makes {speed}."]

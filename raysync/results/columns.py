@@ -1,14 +1,15 @@
-"""The measures in tables: their names, and how a number becomes text."""
+"""The columns of tables, of each face, and how a number becomes text."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from math import floor, isfinite, log10
 from typing import Literal
 
 from raysync.core.metrics import ACCURACY, PERPLEXITY
-from raysync.results.collection import Criteria
+from raysync.results.collection import SHARED, Criteria
+from raysync.results.statistics import Estimate
 
 Form = Callable[[float], str]  # value -> its format specification
 ComparedBy = Literal["ratio", "points", "difference"]
@@ -52,108 +53,205 @@ def count_form(value: float) -> str:
     return ",.0f" if value == round(value) else ",.1f"
 
 
+TableRow = Mapping[str, Estimate | float | str | None]
+"""Key of a column -> its value; None or no key: there is none."""
+
+
 @dataclass(frozen=True)
-class Measure:
+class Column:
+    """A column of a table, in a terminal, in Markdown and on a page."""
+
     key: str
-    """The key in `summary.json`."""
+    """Of its value in a row; of a run, in `summary.json`."""
     heading: str
-    form: Form
-    unit: str = ""
-    """The unit of the number in the data frame; "": a fraction of 1."""
+    form: Form = seconds_form
     about: str = ""
     """A definition in a line."""
+    unit: str = ""
+    """"": a fraction of 1, or of no unit."""
+    narrow: str | None = ""
+    """The heading in a terminal; "": the same; None: a terminal has no room for it."""
+    interval: bool = False
+    """Whether a terminal shows the interval as well."""
+    optional: bool = False
+    """Whether it is left out where all values are missing, or are printed as 0."""
+    shown_with: tuple[str, ...] = ()
+    """Keys whose values decide that instead of its own."""
     rises: bool = False
     """Whether more is better."""
     compared_by: ComparedBy = "ratio"
     """How paradigms differ: by ratio (times, perplexities), percentage points, or difference."""
 
+    @property
+    def meaning(self) -> str:
+        return (self.about or self.key) + (f" ({self.unit})" if self.unit else "")
+
     def show(self, value: float) -> str:
         return format(value, self.form(value))
 
+    def cell(self, row: TableRow, *, brief: bool = False) -> str:
+        """Format the value of a row: `3.42 ± 0.31 (2 of 3)`.
+
+        Args:
+            row: has the value.
+            brief: whether to leave out an interval that a terminal does not show.
+        """
+        value = row.get(self.key)
+        if isinstance(value, Estimate):
+            is_short = brief and not self.interval
+            return with_interval(replace(value, low=None) if is_short else value, self.form)
+        if value is None or isinstance(value, str):
+            return value or "-"
+        return self.show(value)
+
+
+LEAST = 0.005
+"""A smaller share is printed as 0%."""
+
+
+def shown(columns: Iterable[Column], rows: Iterable[TableRow]) -> list[Column]:
+    """Return the columns that have something to show."""
+    values = [(key, _number(value)) for row in rows for key, value in row.items()]
+    visible = {key for key, number in values if number is not None and number >= LEAST}
+    return [
+        each
+        for each in columns
+        if not each.optional or visible & set(each.shown_with or [each.key])
+    ]
+
+
+def _number(value: Estimate | float | str | None) -> float | None:
+    if isinstance(value, Estimate):
+        return value.mean
+    return None if isinstance(value, str) else value
+
 
 OF_LAST = "of the last evaluation"
-FINAL_ACCURACY = Measure(
+FINAL_ACCURACY = Column(
     "final_accuracy",
     "final accuracy",
     percent_form,
-    about=OF_LAST,
+    OF_LAST,
+    interval=True,
     rises=True,
     compared_by="points",
 )
-FINAL_PERPLEXITY = Measure("final_perplexity", "final perplexity", perplexity_form, about=OF_LAST)
-CONVERGED_ACCURACY = Measure(
+FINAL_PERPLEXITY = Column(
+    "final_perplexity", "final perplexity", perplexity_form, OF_LAST, interval=True
+)
+CONVERGED_ACCURACY = Column(
     "converged_accuracy",
     "converged accuracy",
     percent_form,
-    about="at the first evaluation that ends five within 0.1% of each other and above chance",
+    "at the first evaluation that ends five within 0.1% of each other and above chance",
+    narrow=None,
+    optional=True,
     rises=True,
     compared_by="points",
 )
 FINALS = {ACCURACY: FINAL_ACCURACY, PERPLEXITY: FINAL_PERPLEXITY}
-WHOLE_WORK = Measure("seconds", "seconds", seconds_form, "s", "of the whole training")
-OF_EVERY_RUN = (
-    Measure(
-        "throughput_samples_per_s",
-        "samples per s",
-        seconds_form,
-        "1/s",
-        "samples applied per second",
-    ),
-    Measure("busy_fraction", "compute share", share_form, "", "of the workers' time, computing"),
-    Measure(
-        "transfer_fraction",
-        "transfer share",
-        share_form,
-        "",
-        "of the workers' time, transferring weights and gradients",
-    ),
-    Measure(
-        "server_fraction",
-        "server share",
-        share_form,
-        "",
-        "of the workers' time, waiting for the server's weights; on Ray part of the transfer",
-    ),
-    Measure(
-        "wait_fraction",
-        "wait share",
-        share_form,
-        "",
-        "of the workers' time, between push and release",
-    ),
-    Measure(
-        "staleness_mean",
-        "staleness",
-        plain_form,
-        "versions",
-        "between a gradient's weights and its update, mean of a run",
-    ),
-    Measure("staleness_max", "staleness max", count_form, "versions", "the largest of a run"),
-    Measure(
-        "lead_max",
-        "lead max",
-        count_form,
-        "clocks",
-        "ahead of the slowest active worker, at a release, largest of a run",
-    ),
-    Measure("dropped", "dropped", count_form, "pushes", "that were not applied"),
-    Measure(
-        "shared_cores_fraction",
-        "shared cores",
-        share_form,
-        "",
-        "of the time, in which other runs used the same cores: they measure each other",
-    ),
+WHOLE_WORK = Column("seconds", "seconds", seconds_form, "of the whole training", "s", interval=True)
+THROUGHPUT = Column(
+    "throughput_samples_per_s", "samples per s", seconds_form, "samples applied per second", "1/s"
+)
+COMPUTE = Column(
+    "busy_fraction",
+    "compute share",
+    share_form,
+    "of the workers' time, computing",
+    narrow="com-\npute",
+    optional=True,
+    shown_with=("transfer_fraction", "server_fraction"),
+)
+TRANSFER = Column(
+    "transfer_fraction",
+    "transfer share",
+    share_form,
+    "of the workers' time, transferring weights and gradients",
+    narrow="trans-\nfer",
+    optional=True,
+)
+SERVER = Column(
+    "server_fraction",
+    "server share",
+    share_form,
+    "of the workers' time, waiting for the server's weights; on Ray part of the transfer",
+    optional=True,
+)
+WAIT = Column(
+    "wait_fraction", "wait share", share_form, "of the workers' time, between push and release"
+)
+STALENESS = Column(
+    "staleness_mean",
+    "staleness",
+    plain_form,
+    "between a gradient's weights and its update, mean of a run",
+    "versions",
+    narrow="stale-\nness",
+)
+STALENESS_MAX = Column(
+    "staleness_max", "staleness max", count_form, "the largest of a run", "versions", narrow="\nmax"
+)
+LEAD_MAX = Column(
+    "lead_max",
+    "lead max",
+    count_form,
+    "ahead of the slowest active worker, at a release, largest of a run",
+    "clocks",
+)
+DROPPED = Column("dropped", "dropped", count_form, "that were not applied", "pushes", optional=True)
+SHARED_CORES = Column(
+    SHARED,
+    "shared cores",
+    share_form,
+    "of the time, in which other runs used the same cores: they measure each other",
+    narrow=None,
+    optional=True,
 )
 OF_LOSSES = (
-    Measure("lost_workers", "lost workers", count_form, "", "that no fault of the file ended"),
-    Measure(
-        "worker_away_s", "workers away", seconds_form, "s", "until others had joined, added up"
+    Column(
+        "lost_workers",
+        "lost workers",
+        count_form,
+        "that no fault of the file ended",
+        narrow="lost",
+        optional=True,
     ),
-    Measure("lost_servers", "lost servers", count_form, "", "that were replaced"),
-    Measure("server_away_s", "servers away", seconds_form, "s", "until others had recovered"),
+    Column(
+        "worker_away_s",
+        "workers away",
+        seconds_form,
+        "until others had joined, added up",
+        "s",
+        narrow=None,
+        optional=True,
+    ),
+    Column(
+        "lost_servers", "lost servers", count_form, "that were replaced", narrow=None, optional=True
+    ),
+    Column(
+        "server_away_s",
+        "servers away",
+        seconds_form,
+        "until others had recovered",
+        "s",
+        narrow=None,
+        optional=True,
+    ),
 )
-"""Measures that are left out where no run lost anything."""
+OF_EVERY_RUN = (
+    THROUGHPUT,
+    COMPUTE,
+    TRANSFER,
+    SERVER,
+    WAIT,
+    STALENESS,
+    STALENESS_MAX,
+    LEAD_MAX,
+    DROPPED,
+    SHARED_CORES,
+    *OF_LOSSES,
+)
 
 
 def metric_text(metric: str, value: float) -> str:
@@ -172,50 +270,49 @@ def target_text(criteria: Criteria) -> str:
     return f"{target.metric} {target.value:g}"
 
 
-def final_measure(criteria: Criteria) -> Measure | None:
+def final_measure(criteria: Criteria) -> Column | None:
     """Return the measure of the final model; None: none was trained."""
     metric = criteria.metric
     if metric is None:
         return None
     if metric in FINALS:
         return FINALS[metric]
-    return Measure(
+    return Column(
         f"final_{metric.name}",
         f"final {metric.name.replace('_', ' ')}",
         digits_form,
-        about=OF_LAST,
+        OF_LAST,
+        interval=True,
         rises=metric.rises,
         compared_by="difference",
     )
 
 
-def time_measure(criteria: Criteria) -> Measure:
+def time_measure(criteria: Criteria) -> Column:
     """Return the time to the target or, without one, of the whole work."""
     if criteria.target is None:
         return WHOLE_WORK
-    return Measure(
+    target = target_text(criteria)
+    return Column(
         criteria.time_key,
-        f"s to {target_text(criteria)}",
+        f"s to {target}",
         seconds_form,
-        "s",
         "until the first evaluation that met the target was published",
+        "s",
+        narrow=f"s to\n{target}",
+        interval=True,
     )
 
 
-def measures_for(criteria: Criteria) -> tuple[Measure, ...]:
+def measures_for(criteria: Criteria) -> list[Column]:
     """Return a table's columns for a scenario, in order."""
     final, time = final_measure(criteria), time_measure(criteria)
-    return (
-        *([] if final is None else [final]),
-        *([] if time is WHOLE_WORK else [time]),
-        WHOLE_WORK,
-        *([CONVERGED_ACCURACY] if criteria.metric == ACCURACY else []),
-        *OF_EVERY_RUN,
-        *OF_LOSSES,
-    )
+    timed = [time] if time is WHOLE_WORK else [time, replace(WHOLE_WORK, narrow=None)]
+    converged = [CONVERGED_ACCURACY] if criteria.metric == ACCURACY else []
+    return [*([] if final is None else [final]), *timed, *converged, *OF_EVERY_RUN]
 
 
-def published_measure(key: str) -> Measure:
+def published_measure(key: str) -> Column:
     """Return the measure of a key that tables have only for a published value."""
     if key.endswith("_accuracy"):
         form: Form = percent_form
@@ -227,7 +324,7 @@ def published_measure(key: str) -> Measure:
         form = digits_form
     else:
         form = plain_form
-    return Measure(key, key.replace("_", " "), form)
+    return Column(key, key.replace("_", " "), form)
 
 
 def ratio_text(value: float) -> str:
@@ -235,18 +332,17 @@ def ratio_text(value: float) -> str:
     return format(value, seconds_form(value))
 
 
-def with_interval(
-    mean: float | None, low: float | None, high: float | None, count: int, total: int, form: Form
-) -> str:
+def with_interval(value: Estimate, form: Form) -> str:
     """Return `3.42 ± 0.31 (2 of 3)`: mean, half the interval, and repeats with a value if not all.
 
     Both numbers have the mean's digits; an interval below these is omitted.
     """
+    mean, low, high = value.mean, value.low, value.high
     if mean is None or not isfinite(mean):
-        return f"none of {total}" if total else "-"
+        return f"none of {value.total}" if value.total > 1 else "-"
     digits = form(mean)
     text = format(mean, digits)
-    if low is not None and high is not None and isfinite(low) and isfinite(high):
+    if low is not None and high is not None and isfinite(high - low):
         half = format((high - low) / 2, digits)
         text += f" ± {half}" if half != format(0.0, digits) else ""
-    return f"{text} ({count} of {total})" if count < total else text
+    return text if value.complete else f"{text} ({value.count} of {value.total})"

@@ -15,19 +15,14 @@ from raysync.results.sentences import (
     answer,
     bottlenecks,
     cautions,
+    legend,
     losses,
     overall,
     resumptions,
     search_text,
     unfinished,
 )
-from raysync.results.tables import (
-    as_text,
-    distance_columns,
-    published_as_text,
-    table,
-    table_measures,
-)
+from raysync.results.tables import tables_of
 
 MOST_FAILURES = 5  # the most trials without a record that are listed
 
@@ -44,7 +39,7 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
     ]
     for ranking in rankings:
         parts += _scenario(collection, ranking, median)
-    parts.append(legend(median))
+    parts.append(legend(collection, median=median))
     if collection.published is not None:
         parts.append(
             plain(f"Published: {collection.published.source}. {collection.published.note}".strip())
@@ -61,30 +56,13 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
 
 
 def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[str]:
-    scenario, published = ranking.scenario, collection.published
-    measures = table_measures(collection, scenario)
-    numbers = table(collection, scenario, median=median)
-    parts = [
+    scenario = ranking.scenario
+    return [
         f"## {plain(scenario)}" if scenario else "",
         plain(answer(ranking)),
-        markdown_table(as_text(numbers, measures, {} if median else distance_columns(ranking))),
+        *(markdown_table(each.frame()) for each in tables_of(collection, ranking, median=median)),
         "\n".join(f"- {plain(text)}" for text in bottlenecks(collection, scenario)),
     ]
-    if published is not None:
-        means = table(collection, scenario) if median else numbers
-        parts.append(markdown_table(published_as_text(means, measures, published)))
-    return parts
-
-
-def legend(median: bool = False) -> str:
-    """Explain the numbers of the tables."""
-    if median:
-        return "Values come from the median run by final result; runs without a result rank last."
-    return (
-        "Means over the repeats ± half of the 95% interval (Student's t); none is given for a"
-        ' single value, or where it is narrower than the digits shown. "(2 of 3)": the others have'
-        " no value; the mean is of those that do."
-    )
 
 
 def notes(collection: Collection) -> list[str]:

@@ -9,21 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from importlib.resources import as_file, files
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from raysync.config import Published
 from raysync.errors import ConfigError
 from raysync.results import provenance
 from raysync.results.collection import Collection
-from raysync.results.columns import OF_LOSSES, Measure, ratio_text
 from raysync.results.figures import Figure, figures_of, series_of
 from raysync.results.figures.colours import COLOURS, HUES, painted
 from raysync.results.figures.downsample import POINTS
@@ -33,13 +29,14 @@ from raysync.results.sentences import (
     answer,
     bottlenecks,
     cautions,
+    legend,
     losses,
     overall,
     resumptions,
     search_text,
     unfinished,
 )
-from raysync.results.tables import Column, cell, distance_columns, table, table_measures
+from raysync.results.tables import tables_of
 
 PLOTLY = "vendor/plotly-basic.min.js"
 
@@ -47,23 +44,11 @@ PICTURE_WIDTH = 860  # pixels before scaling
 LEGEND_PX = 60  # the height of a picture's legend
 PICTURE_SCALE = 2.5  # 860 pixels become 2,150: 300 dpi at a width of 18 cm
 
-OPTIONAL = (
-    "converged_accuracy",
-    "transfer_fraction",
-    "server_fraction",
-    "dropped",
-    "shared_cores_fraction",
-    *(measure.key for measure in OF_LOSSES),
-)
-"""Columns that are omitted where all their values are missing or 0."""
-
-MOST_SEEDS = 12  # the most seeds that are listed one by one
-
 
 def write_html(collection: Collection, path: Path) -> None:
     rankings = rank_all(collection)
     scenarios = [_scenario(collection, ranking) for ranking in rankings]
-    visible = {column.heading: column for scenario in scenarios for column in scenario["columns"]}
+    tables = [table for scenario in scenarios for table in scenario["tables"]]
     page = render(
         "page.html",
         name=collection.name,
@@ -73,8 +58,8 @@ def write_html(collection: Collection, path: Path) -> None:
         course=collection.search,
         unfinished=unfinished(collection),
         scenarios=scenarios,
-        columns=list(visible.values()),
-        repeats=_repeats_text(collection),
+        columns={column.heading: column for table in tables for column in table.columns}.values(),
+        legend=legend(collection),
         published=collection.published,
         paradigms=collection.paradigms,
         points=POINTS,
@@ -92,16 +77,12 @@ def write_html(collection: Collection, path: Path) -> None:
 
 def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
     """Return the parts of a scenario for the page, with the figures by section."""
-    frame = table(collection, ranking.scenario)
-    measures = without_empty(table_measures(collection, ranking.scenario), frame)
-    visible = _columns(measures, distance_columns(ranking), collection.published)
     figures = figures_in(collection, ranking.scenario)
     return {
         "title": ranking.scenario or "all runs",
         "answer": answer(ranking),
         "bottlenecks": bottlenecks(collection, ranking.scenario),
-        "columns": visible,
-        "rows": _rows(collection, frame, visible),
+        "tables": tables_of(collection, ranking),
         "sections": [
             (section, [(figure, Markup(figure_json(figure))) for figure in of_section])
             for section, of_section in groupby(figures, key=lambda figure: figure.section)
@@ -122,89 +103,6 @@ def figure_json(figure: Figure) -> str:
     """Return a figure as JSON that is safe in a script element: without `<`."""
     data = {"traces": figure.traces, "layout": layout_of(figure)}
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def without_empty(measures: Sequence[Measure], frame: pd.DataFrame) -> list[Measure]:
-    """Remove the measures of `OPTIONAL` that are empty for all paradigms of a scenario."""
-    empty = {
-        measure.key
-        for measure in measures
-        if measure.key in OPTIONAL
-        and not frame[measure.key].fillna(0.0).any()
-        and f"{measure.key}_published" not in frame
-    }
-    return [measure for measure in measures if measure.key not in empty]
-
-
-def _columns(
-    measures: Sequence[Measure], distances: Mapping[str, Column], published: Published | None
-) -> list[Column]:
-    """Return the columns of the page for rows of `table`, with distances from the first."""
-    found = []
-    for measure in measures:
-        about = measure.about or measure.key
-        about += f" ({measure.unit})" if measure.unit else ""
-        distance = distances.get(measure.key)
-
-        def show(
-            row: pd.Series[Any], measure: Measure = measure, distance: Column | None = distance
-        ) -> str:
-            text = "-" if distance is None else distance.show(row)
-            sign = "×" if measure.compared_by == "ratio" else "behind "
-            notes = [] if text == "-" else [f"{sign}{text}"]
-            return "\n".join([cell(row, measure), *notes, *_notes(row, measure, published)])
-
-        if distance is not None:
-            about += f"; below it: {distance.about}"
-        found.append(Column(measure.heading, about, show))
-    return found
-
-
-def _notes(row: pd.Series[Any], measure: Measure, published: Published | None) -> list[str]:
-    """Return the lines below a measured value: its ratio, and the published value and ratio."""
-    rows = published.rows.get(str(row.name), {}) if published is not None else {}
-    if measure.key not in rows:
-        return []
-    value = rows[measure.key]
-    ratio, their_ratio = (row.get(f"{measure.key}_{name}") for name in ("ratio", "published_ratio"))
-    theirs = "not reached" if value is None else measure.show(value)
-    if their_ratio is not None and pd.notna(their_ratio):
-        theirs += f" ({ratio_text(their_ratio)}×)"
-    ours = [f"{ratio_text(ratio)}×"] if ratio is not None and pd.notna(ratio) else []
-    return [*ours, f"published {theirs}"]
-
-
-def _rows(
-    collection: Collection, frame: pd.DataFrame, visible: Sequence[Column]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "index": collection.paradigms.index(str(paradigm)),
-            "statuses": row["statuses"],
-            "label": _breakable(str(paradigm)),
-            "cells": [column.show(row) for column in visible],
-        }
-        for paradigm, row in frame.iterrows()
-    ]
-
-
-def _breakable(label: str) -> Markup:
-    """Let a browser break a name before its parameters."""
-    return escape(label).replace("(", Markup("<wbr>("))
-
-
-def _repeats_text(collection: Collection) -> str:
-    """Say over which seeds the means are, and what their intervals are."""
-    seeds = provenance.seeds(collection)
-    if len(seeds) == 1:
-        return f"Seed {seeds[0]}: one run a paradigm, so no interval."
-    listed = (
-        ", ".join(map(str, seeds)) if len(seeds) <= MOST_SEEDS else f"{seeds[0]} to {seeds[-1]}"
-    )
-    return (
-        f"Mean over seeds {listed}; ±: half of the 95% interval of the mean (Student's t). “2 of"
-        " 3”: two of three repeats have a value; the mean is of those."
-    )
 
 
 def _count_text(collection: Collection) -> str:
@@ -255,6 +153,7 @@ def render(template: str, **contents: Any) -> str:
         trim_blocks=True,
     )
     pages.filters["parts"] = _cell_parts
+    pages.filters["breakable"] = _breakable
     return pages.get_template(template).render(
         hues=HUES,
         colours=COLOURS,
@@ -267,6 +166,11 @@ def render(template: str, **contents: Any) -> str:
 
 def _resource(name: str) -> str:
     return (files("raysync.results") / name).read_text(encoding="utf-8")
+
+
+def _breakable(label: str) -> Markup:
+    """Let a browser break a name before its parameters."""
+    return escape(label).replace("(", Markup("<wbr>("))
 
 
 def _cell_parts(text: str) -> list[str]:

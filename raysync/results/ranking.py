@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from typing import Literal
 
 from raysync.results.collection import CollectedRun, Collection, Criteria
-from raysync.results.columns import WHOLE_WORK, Measure, final_measure, target_text, time_measure
+from raysync.results.columns import WHOLE_WORK, Column, final_measure, target_text, time_measure
 from raysync.results.comparison import Compared, Repeat, by_quality, by_target, by_whole_work
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
@@ -88,7 +88,7 @@ class Leader:
 class Standings:
     """The paradigms of a scenario, ranked by one measure."""
 
-    measure: Measure
+    measure: Column
     ranked: tuple[Ranked, ...]
     """By share of repeats with a value, then by mean; the best first."""
     compared: Compared | None = None
@@ -221,7 +221,7 @@ def _repeats(collection: Collection, scenario: str, criteria: Criteria) -> list[
 
 def _standings(
     repeats: Sequence[Repeat],
-    measure: Measure,
+    measure: Column,
     compare: Callable[[Sequence[Repeat]], Compared],
     *,
     share_cores: bool = False,

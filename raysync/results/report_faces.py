@@ -2,34 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import pandas as pd
 from markupsafe import Markup
 
 from raysync.results.figures import Figure
 from raysync.results.markdown import markdown_table, plain
 from raysync.results.page import figure_json, render
-from raysync.results.tables import Column
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table with named rows."""
-
-    first: str
-    """The heading of the names."""
-    columns: Sequence[Column]
-    rows: Mapping[str, Any]
-    """Name -> argument of the columns' `show`."""
-
-    def frame(self) -> pd.DataFrame:
-        """Return all cells as text."""
-        cells = [[column.show(row) for column in self.columns] for row in self.rows.values()]
-        headings = [column.heading for column in self.columns]
-        return pd.DataFrame(cells, pd.Index(self.rows, name=self.first), headings)
+from raysync.results.tables import Table
 
 
 @dataclass(frozen=True)
@@ -67,17 +48,5 @@ class Answer:
             name=self.name,
             title=self.title,
             answer=self,
-            tables=[(table, self._rows(table)) for table in self.tables],
             figures=[(each, Markup(figure_json(each))) for each in self.figures],
         )
-
-    def _rows(self, table: Table) -> list[dict[str, Any]]:
-        return [
-            {
-                "label": label,
-                "index": self.labels.index(label) if label in self.labels else None,
-                "statuses": "",
-                "cells": [column.show(row) for column in table.columns],
-            }
-            for label, row in table.rows.items()
-        ]

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from raysync.record.event_text import seconds
+from raysync.results import provenance
 from raysync.results.collection import CODE_DIGITS, CollectedRun, Collection
 from raysync.results.columns import metric_text, target_text, with_interval
 from raysync.results.comparison import Repeat
@@ -28,6 +30,7 @@ LOSSES = {process: f"lost_{process}s" for process in ("worker", "server", "evalu
 AWAY = {process: f"{process}_away_s" for process in ("worker", "server")}
 MOST_LOSSES = 5  # the most runs whose losses are described one by one
 MOST_RIVALS = 3  # the most paradigms that are named as equal to the leader
+MOST_SEEDS = 12  # the most seeds that are listed one by one
 MOST_GROUPS = 6  # the most groups of runs that are named as left out
 
 
@@ -71,8 +74,10 @@ def answer(ranking: Ranking) -> str:
     if times.leader.sure == "none":
         parts.append("No run did its whole work.")
     else:
-        what = f"reach {ranking.target}" if ranking.target else "finish the whole work"
-        parts.append(lead_text(times, f"is the first to {what}", " s"))
+        what, did = "finish the whole work", "finished the whole work"
+        if ranking.target:
+            what, did = f"reach {ranking.target}", f"reached {ranking.target}"
+        parts.append(lead_text(times, f"is the first to {what}:", f"{did} in", " s"))
     if ranking.target and any(None in entry.by_seed.values() for entry in times.ranked):
         parts.append(
             f"Not every repeat reached {ranking.target}; the times are means over those that did."
@@ -114,7 +119,7 @@ def _quality_texts(final: Standings, *, has_target: bool) -> list[str]:
         )
         at = f" {'at' if compared.basis == 'equal work' else 'after'} {where}, where {limit.by}"
         at += " ended all runs"
-    return [lead_text(final, f"has the best {heading}{at}")]
+    return [lead_text(final, f"has the best {heading}{at}:", f"has a {heading} of")]
 
 
 def _left_out_texts(ranking: Ranking) -> list[str]:
@@ -166,18 +171,21 @@ def _shared_text(ranking: Ranking) -> str:
     )
 
 
-def lead_text(standings: Standings, does: str, unit: str = "") -> str:
+def lead_text(standings: Standings, leads: str, has: str, unit: str = "") -> str:
     """Say which paradigm is first by a measure, with its value, and how surely.
 
     Args:
         standings: at least one paradigm has a value.
-        does: `is the first to reach 90.0%`.
+        leads: `is the first to reach 90.0%:`.
+        has: the same of the only paradigm: `reached 90.0% in`.
         unit: of the value, with a space before it.
     """
     value, leader = standings.first.value, standings.leader
-    text = with_interval(value.mean, value.low, value.high, 1, 1, standings.measure.form)
+    text = with_interval(replace(value, count=1, total=1), standings.measure.form)
     of = "" if value.complete else f" ({value.count} of {value.total} repeats)"
-    return f"{leader.name} {does}: {text}{unit}{of}. {_how_sure(leader)}"
+    if len(standings.ranked) == 1:
+        return f"{leader.name} {has} {text}{unit}{of}."
+    return f"{leader.name} {leads} {text}{unit}{of}. {_how_sure(leader)}"
 
 
 def _how_sure(leader: Leader) -> str:
@@ -348,6 +356,22 @@ def _makes_the_same_updates(one: Mapping[str, Any], other: Mapping[str, Any]) ->
     keys = ("status", "samples", "updates", "pushes")
     are_fresh = not any(run.get("staleness_max") or run.get("dropped") for run in (one, other))
     return are_fresh and all(one.get(key) == other.get(key) for key in keys)
+
+
+def legend(collection: Collection, *, median: bool = False) -> str:
+    """Say what the numbers of the tables are of, and what their intervals are."""
+    seeds = provenance.seeds(collection)
+    if median:
+        return "Values come from the median run by final result; runs without a result rank last."
+    if len(seeds) == 1:
+        return f"Seed {seeds[0]}: one run a paradigm, so no interval."
+    few = len(seeds) <= MOST_SEEDS
+    of = ", ".join(map(str, seeds)) if few else f"{seeds[0]} to {seeds[-1]}"
+    return (
+        f"Means over seeds {of}; ±: half of the 95% interval of the mean (Student's t), where it is"
+        " not narrower than the digits shown. (2 of 3): two of three repeats have a value; the mean"
+        " is of those."
+    )
 
 
 def resumptions(collection: Collection) -> list[str]:

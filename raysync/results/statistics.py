@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from math import exp, inf, isfinite, log, sqrt
 
 import numpy as np
-from scipy import stats
 
 from raysync.results.collection import CollectedRun
 
@@ -53,6 +52,8 @@ def estimate(values: Sequence[float | None], confidence: float = CONFIDENCE) -> 
 
 
 def _interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
+    from scipy import stats  # slow to import
+
     error = np.std(values, ddof=1) / sqrt(len(values))
     if max(values) == min(values) or error == 0:
         return min(values), max(values)

@@ -9,8 +9,9 @@ from raysync.results import page
 from raysync.results.collection import collect
 from raysync.results.columns import OF_LOSSES
 from raysync.results.markdown import markdown
+from raysync.results.ranking import rank
 from raysync.results.sentences import describe_losses, losses
-from raysync.results.tables import as_text, table, table_measures
+from raysync.results.tables import tables_of
 from tests.builders.messages import tells
 
 HEADINGS = {measure.heading for measure in OF_LOSSES}
@@ -24,8 +25,8 @@ def summary(**more):
 
 
 def headings(collection):
-    measures = table_measures(collection)
-    return HEADINGS & set(as_text(table(collection), measures).columns)
+    [table] = tables_of(collection, rank(collection))
+    return HEADINGS & {column.heading for column in table.columns}
 
 
 @pytest.mark.parametrize("unhurt", [{}, NONE])

@@ -7,24 +7,17 @@ import pytest
 
 from raysync import cli
 from raysync.results.collection import Collection, collect
-from raysync.results.columns import OF_LOSSES
 from raysync.results.markdown import markdown, notes
 from raysync.results.provenance import commands, configuration, dates, environment, title
 from raysync.results.ranking import rank
 from raysync.results.sentences import answer
-from raysync.results.tables import (
-    as_text,
-    cell,
-    distance_columns,
-    published_as_text,
-    table,
-    table_measures,
-)
+from raysync.results.tables import tables_of
 from tests.builders.messages import Telling, tells
 
 
 def published_text(collection):
-    return published_as_text(table(collection), table_measures(collection), collection.published)
+    _, beside = tables_of(collection, rank(collection))
+    return beside.frame()
 
 
 def cells(line):
@@ -38,25 +31,12 @@ def test_the_report_of_a_sweep(sweep):
     for scenario in sweep.scenarios:
         assert f"## {scenario}" in lines
         assert answer(rank(sweep, scenario)) in lines
-        frame = table(sweep, scenario)
-        shown = [
-            measure
-            for measure in table_measures(sweep, scenario)
-            if frame[f"{measure.key}_count"].any() and measure not in OF_LOSSES
-        ]
+        [table] = tables_of(sweep, rank(sweep, scenario))
         begin = lines.index(answer(rank(sweep, scenario))) + 2
-        behind = distance_columns(rank(sweep, scenario))
-        headings, shows = [], []
-        for measure in shown:
-            headings.append(measure.heading)
-            shows.append(lambda row, measure=measure: cell(row, measure))
-            if measure.key in behind:
-                headings.append(behind[measure.key].heading)
-                shows.append(behind[measure.key].show)
-        assert cells(lines[begin]) == ["paradigm", "repeats", *headings]
-        for line, (label, row) in zip(lines[begin + 2 :], frame.iterrows(), strict=False):
-            assert cells(line)[0] == label
-            assert cells(line)[2:] == [show(row) for show in shows]
+        headings = [column.heading for column in table.columns]
+        assert cells(lines[begin]) == ["paradigm", *headings]
+        for line, (label, row) in zip(lines[begin + 2 :], table.rows.items(), strict=False):
+            assert cells(line) == [label, *(column.cell(row) for column in table.columns)]
     assert "5 (1 diverged, 1 failed)" in text
     assert tells(lines, "record: update.lr=0.2 asp 4:")
     assert f"raysync sweep {sweep.sweep.path}/sweep.yaml" in lines
@@ -65,7 +45,8 @@ def test_the_report_of_a_sweep(sweep):
 
 def test_the_median_s_table_names_the_seeds(sweep):
     scenario = "update.lr=0.05"
-    text = as_text(table(sweep, scenario, median=True), table_measures(sweep, scenario))
+    [table] = tables_of(sweep, rank(sweep, scenario), median=True)
+    text = table.frame()
     assert set(text["seed"]) <= {"0", "1", "2"}
     assert not text.astype(str).map(lambda one: "±" in one).any(axis=None)
     assert "median run" in markdown(sweep, median=True)
@@ -89,12 +70,13 @@ def test_published_ratios_and_values(made):
     }
     collection = made(measured, published=published)
     assert published_text(collection).to_dict("list") == {
+        "s to 90.0%, published": ["100", "40.0", "not reached"],
         "s to 90.0% / bsp, measured": ["1.00", "0.500", "0.100"],
         "s to 90.0% / bsp, published": ["1.00", "0.400", "-"],
     }
     assert tells(markdown(collection), "Published: 2020 2 GPUs")
     plain = published_text(made(measured, published=published | {"relative_to": None}))
-    assert plain["s to 90.0%, published"].tolist() == ["100", "40.0", "-"]
+    assert plain["s to 90.0%, published"].tolist() == ["100", "40.0", "not reached"]
 
 
 def test_context(sweep, runs_folder):

@@ -23,7 +23,7 @@ from raysync.results.collection import collect
 from raysync.results.markdown import markdown
 from raysync.results.page import figures_in, write_html
 from raysync.results.ranking import rank
-from raysync.results.tables import distance_columns, table
+from raysync.results.tables import rows_of, tables_of
 from raysync.results.trace import trace
 from raysync.training import preparation
 from raysync.training.evaluation import evaluate
@@ -86,9 +86,10 @@ def test_from_the_evaluator_to_the_report(collection, tmp_path):
         again = raysync.load(run.record.path)
         assert again.summary | {"wall_seconds": 0} == whole | {"wall_seconds": 0}
         pd.testing.assert_frame_equal(again.evaluations, columns)
-    numbers = table(collection)
+    rows = rows_of(collection)
     ranking = rank(collection)
-    assert ranking.final.first.paradigm == numbers.final_rmse.idxmin()
+    final = {label: row["final_rmse"].mean for label, row in rows.items()}
+    assert ranking.final.first.paradigm == min(final, key=final.get)
     assert "to rmse 1.4" in markdown(collection)
     assert any("rmse" in event["name"] for event in trace(record)["traceEvents"])
     keys = [figure.key for figure in figures_in(collection, "")]
@@ -106,8 +107,8 @@ def test_the_best_is_the_smallest_or_the_largest(made, mode, best, other):
     collection = made(summaries, target=None)
     ranking = rank(collection)
     assert (ranking.final.leader.name, ranking.final.leader.sure) == (best, "clear")
-    column = distance_columns(ranking)["final_score"]
-    assert column.show(table(collection).loc[other]) == "0.75"
+    [table] = tables_of(collection, ranking)
+    assert table.frame().loc[other, "behind the first"] == "0.75"
 
 
 def test_a_metric_that_is_not_returned(own_task, tmp_path, monkeypatch):

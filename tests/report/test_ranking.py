@@ -1,7 +1,5 @@
 """What is said, and that it is no more than the numbers allow; and the tables beside it."""
 
-import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given, settings, strategies as st
 
@@ -9,10 +7,20 @@ from raysync.config import Target
 from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
 from raysync.results import sentences
 from raysync.results.collection import CollectedRun, Collection, Criteria, by_seed
-from raysync.results.columns import measures_for, seconds_form, with_interval
+from raysync.results.columns import (
+    COMPUTE,
+    DROPPED,
+    LEAD_MAX,
+    TRANSFER,
+    Column,
+    measures_for,
+    ratio_text,
+    seconds_form,
+    shown,
+)
 from raysync.results.ranking import rank, rank_all
-from raysync.results.statistics import estimate, paired_ratio
-from raysync.results.tables import cell, distance_columns, table, table_measures
+from raysync.results.statistics import Estimate, estimate, paired_ratio
+from raysync.results.tables import distances, measures_of, range_text, rows_of, tables_of
 from tests.builders.reports import LABELS, TARGET, StandIn
 
 RMSE = PrimaryMetric("rmse", "min")
@@ -158,8 +166,9 @@ def test_the_next_is_behind_by_the_mean_of_the_pairs_ratios(made):
 
 def behind_first(collection, key="time_to_target_s"):
     """How far each paradigm is behind the leader by a measure, as the tables show it."""
-    column = distance_columns(rank(collection))[key]
-    return {str(label): column.show(row) for label, row in table(collection).iterrows()}
+    [table] = tables_of(collection, rank(collection))
+    [column] = (column for column in table.columns if column.key == f"{key}_behind")
+    return {label: column.cell(row) for label, row in table.rows.items()}
 
 
 def test_the_tables_show_how_far_the_others_are_behind(made):
@@ -171,7 +180,8 @@ def test_the_tables_show_how_far_the_others_are_behind(made):
     unreached = made(CASES["nobody reached it"][0])
     assert behind_first(unreached, "seconds")["bsp"] == "2.00"
     assert behind_first(unreached, "final_accuracy")["asp"] == "10"
-    assert "time_to_target_s" not in distance_columns(rank(made(CASES["no seed in common"][0])))
+    apart = distances(rank(made(CASES["no seed in common"][0])))
+    assert "time_to_target_s_behind" not in [column.key for column, _ in apart]
 
 
 def test_of_many_that_cannot_be_told_apart_only_some_are_named(made):
@@ -264,64 +274,40 @@ def test_any_results_have_an_answer(found, target, timing):
     assert text.endswith(".")
     assert "nan" not in text
     assert "None" not in text
-    frame = table(collection)
     ranking = rank(collection)
     first = (ranking.to_target or ranking.whole_work).first
     if first.value.count:
         assert first.paradigm in text
-    for measure in table_measures(collection):
-        assert (frame[f"{measure.key}_count"] <= frame["repeats"]).all()
-        there = frame.dropna(subset=[f"{measure.key}_low"])
-        assert (there[f"{measure.key}_low"] <= there[measure.key]).all()
-        assert (there[measure.key] <= there[f"{measure.key}_high"]).all()
+    for row in rows_of(collection).values():
+        for value in (row[measure.key] for measure in measures_of(collection)):
+            assert value.count <= value.total
+            assert value.low is None or value.low <= value.mean <= value.high
 
 
 def test_the_table_s_numbers_are_the_records_means(sweep):
     for scenario, groups in sweep.scenarios.items():
-        frame = table(sweep, scenario)
-        assert tuple(frame.index) == LABELS
+        rows = rows_of(sweep, scenario)
+        assert tuple(rows) == LABELS
         for label, runs in groups.items():
             lost = len(sweep.failures(scenario, label))
-            for measure in table_measures(sweep, scenario):
+            for measure in measures_of(sweep, scenario):
                 found = estimate([*(run.value(measure.key) for run in runs), *[None] * lost])
-                row = frame.loc[label]
-                numbers = [row[measure.key], row[f"{measure.key}_low"], row[f"{measure.key}_high"]]
-                expected = [
-                    np.nan if one is None else one for one in (found.mean, found.low, found.high)
-                ]
-                np.testing.assert_array_equal(numbers, expected)
-                assert row[f"{measure.key}_count"] == found.count
+                row = rows[label]
+                assert row[measure.key] == found
                 assert (
-                    f"({found.count} of {found.total})" in cell(row, measure)
+                    f"({found.count} of {found.total})" in measure.cell(row)
                     or found.complete
                     or not found.count
                 )
-    assert frame["statuses"].to_dict() == {
-        "bsp": "",
-        "asp": "1 diverged, 1 failed",
-        "lagtuner(bound=hard)": "",
-    }
-    assert frame.loc["asp", "repeats"] == 5
+    assert [row["repeats"] for row in rows.values()] == ["3", "5 (1 diverged, 1 failed)", "3"]
 
 
 def test_a_diverged_run_counts_and_has_no_result(made):
-    frame = table(
-        made(
-            {
-                "bsp": [
-                    *times(20, 21),
-                    times(None, status="diverged", throughput_samples_per_s=9.0)[0],
-                ]
-            }
-        )
-    )
-    row = frame.loc["bsp"]
-    assert (row["repeats"], row["finished"], row["statuses"]) == (3, 2, "1 diverged")
-    assert (
-        row["final_accuracy_count"],
-        row["seconds_count"],
-        row["throughput_samples_per_s_count"],
-    ) == (2, 2, 1)
+    diverged = times(None, status="diverged", throughput_samples_per_s=9.0)
+    row = rows_of(made({"bsp": [*times(20, 21), *diverged]}))["bsp"]
+    assert row["repeats"] == "3 (1 diverged)"
+    keys = "final_accuracy", "seconds", "throughput_samples_per_s"
+    assert [row[key].count for key in keys] == [2, 2, 1]
 
 
 def test_the_median_run_s_table(made):
@@ -331,14 +317,10 @@ def test_the_median_run_s_table(made):
             "asp": times("lost", "lost", 3.0),
         }
     )
-    frame = table(collection, median=True)
-    assert frame.loc["bsp", "seed"] == 0
-    assert frame.loc["bsp", "time_to_target_s"] == 20
-    assert pd.isna(frame.loc["bsp", "time_to_target_s_low"])
-    assert frame.loc["asp", "time_to_target_s_count"] == 0
-    assert pd.isna(frame.loc["asp", "seed"])
+    rows = rows_of(collection, median=True)
+    assert [row["seed"] for row in rows.values()] == ["0", None]
     to_target = measures_for(collection.criteria(""))[1]
-    assert [cell(frame.loc[label], to_target) for label in ("bsp", "asp")] == ["20.0", "none of 1"]
+    assert [to_target.cell(row) for row in rows.values()] == ["20.0", "-"]
 
 
 def test_published_beside_measured(made):
@@ -350,23 +332,21 @@ def test_published_beside_measured(made):
     measured = {"bsp": times(20, 42, 57), "asp": times(10, 20, 30), "ssp": times(1, 2, 3)}
     published = {"source": "a paper", "rows": rows, "relative_to": "bsp"}
     collection = made(measured, published=published)
-    frame = table(collection)
     ratio = paired_ratio(
         *(by_seed(collection.scenarios[""][label], "time_to_target_s") for label in ("asp", "bsp"))
     )
-    asp = frame.loc["asp"]
-    assert asp["time_to_target_s_ratio"] == ratio.mean == pytest.approx(1 / 2, rel=0.01)
-    assert (asp["time_to_target_s_ratio_low"], asp["time_to_target_s_ratio_high"]) == (
-        ratio.low,
-        ratio.high,
-    )
+    assert ratio.mean == pytest.approx(1 / 2, rel=0.01)
+    _, beside = tables_of(collection, rank(collection))
+    bsp, asp, ssp = (beside.rows[label] for label in rows)
+    assert asp["time_to_target_s_ratio"] == range_text(ratio, ratio_text)
+    assert bsp["time_to_target_s_ratio"] == "1.00"
     assert asp["time_to_target_s_published_ratio"] == 0.5
-    assert frame.loc["bsp", "time_to_target_s_ratio"] == 1
-    assert pd.isna(frame.loc["ssp", "time_to_target_s_published_ratio"])
-    assert "final_loss" in [measure.key for measure in table_measures(collection)]
-    without = table(made(measured, published=published | {"relative_to": None}))
-    assert without["time_to_target_s_published"].tolist()[:2] == [100, 50]
-    assert "time_to_target_s_ratio" not in without
+    assert ssp["time_to_target_s_published_ratio"] is None
+    assert "final_loss" in [measure.key for measure in measures_of(collection)]
+    collection = made(measured, published=published | {"relative_to": None})
+    _, beside = tables_of(collection, rank(collection))
+    assert [row["time_to_target_s_published"] for row in beside.rows.values()][:2] == [100, 50]
+    assert not any("ratio" in column.key for column in beside.columns)
 
 
 @pytest.mark.parametrize(
@@ -387,11 +367,29 @@ def test_three_digits(value, text):
 
 
 def test_a_cell():
-    assert with_interval(3.42, 3.1, 3.74, 3, 3, seconds_form) == "3.42 ± 0.32"
-    assert with_interval(3.42, None, None, 1, 3, seconds_form) == "3.42 (1 of 3)"
-    assert with_interval(3.42, 3.4199, 3.4201, 2, 2, seconds_form) == "3.42"
-    assert with_interval(float("nan"), None, None, 0, 3, seconds_form) == "none of 3"
-    assert with_interval(None, None, None, 0, 0, seconds_form) == "-"
+    def cell(*numbers, **more):
+        return Column("x", "x", **more).cell({"x": Estimate(*numbers)}, brief=bool(more))
+
+    assert cell(3.42, 3.1, 3.74, 3, 3) == "3.42 ± 0.32"
+    assert cell(3.42, 3.1, 3.74, 3, 3, interval=True) == "3.42 ± 0.32"
+    assert cell(3.42, 3.1, 3.74, 3, 3, interval=False) == "3.42"
+    assert cell(3.42, None, None, 1, 3) == "3.42 (1 of 3)"
+    assert cell(3.42, 3.4199, 3.4201, 2, 2) == "3.42"
+    assert cell(float("nan"), None, None, 0, 3) == "none of 3"
+    assert cell(None, None, None, 0, 1) == cell(None, None, None, 0, 0) == "-"
+
+
+def test_a_column_that_may_be_left_out_is_shown_where_its_number_is_visible():
+    optional = [DROPPED, TRANSFER, COMPUTE, LEAD_MAX]
+
+    def keys(*rows):
+        return [column.key for column in shown(optional, rows)]
+
+    assert keys({}, {"dropped": 0, "transfer_fraction": 0.004}) == ["lead_max"]
+    assert keys({"dropped": None}, {"dropped": Estimate(0.5, 0, 1, 2, 2)})[0] == "dropped"
+    for share in ("transfer_fraction", "server_fraction"):
+        assert COMPUTE.key in keys({"busy_fraction": 0.5, share: 0.25}), "not what waiting leaves"
+    assert COMPUTE.key not in keys({"busy_fraction": 0.5})
 
 
 def test_columns_of_each_kind():
@@ -410,12 +408,9 @@ def test_columns_of_each_kind():
 def test_a_mean_is_of_whole_works_where_there_are_any(made):
     whole = times(20, accuracy=0.9)[0]
     cut = whole | {"end": "cut", "ended_by": "stop.after_s", "progress": 0.2, "final_accuracy": 0.1}
-    frame = table(made({"bsp": [whole, cut, whole], "asp": [cut, cut, cut]}))
-    assert frame.loc["bsp", ["final_accuracy", "final_accuracy_count"]].tolist() == [0.9, 2]
-    assert frame.loc["asp", ["final_accuracy", "final_accuracy_count"]].tolist() == [
-        pytest.approx(0.1),
-        3,
-    ]
+    rows = rows_of(made({"bsp": [whole, cut, whole], "asp": [cut, cut, cut]}))
+    found = [row["final_accuracy"] for row in rows.values()]
+    assert {(round(value.mean, 3), value.count) for value in found} == {(0.9, 2), (0.1, 3)}
 
 
 def test_one_paradigm_is_not_told_about_others(made):

@@ -12,7 +12,7 @@ SEVERAL = {"__init__"}
 """Names that Python wants in each package."""
 
 
-AS_ROWS = {"Estimate", "Measure", "Metric", "Replayed"}
+AS_ROWS = {"Column", "Estimate", "Metric", "Replayed"}
 """What is written as rows of a table, or read as one, so that its fields stand under each other."""
 HOT = {"Apply", "CallRequest", "CharLM", "Release", "Step"}
 """What is made once a push, or takes a shape whole."""

@@ -515,7 +515,7 @@ def test_transfer_is_not_drawn_as_computing(table):
 
 def test_without_bsp_nothing_is_compared_with_it(table):
     answer = predict(read([str(table)]), PredictionOptions(), [ASP])
-    assert "× bsp" not in [column.heading for column in report.columns_of(answer)]
+    assert "× bsp" not in [column.heading for column in report.paradigm_table(answer).columns]
 
 
 @pytest.mark.parametrize(
