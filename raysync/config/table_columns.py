@@ -88,7 +88,8 @@ def parse_columns(text: str) -> ColumnTitles:
 
 def option(role: str, title: str) -> str:
     """Return the option that says what is in a column, as typed in a shell."""
-    return f"--columns {shlex.quote(f'{role}={title}')}"
+    text = f"{role}={title}"
+    return "--columns " + shlex.quote(f'"{text}"' if "," in title else text)
 
 
 def roles_of(titles: Sequence[str], said: ColumnTitles, rank: str) -> Roles:

@@ -4,6 +4,7 @@ refused.
 
 import gzip
 import os
+import shlex
 
 import numpy as np
 import pyarrow as pa
@@ -13,7 +14,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from raysync.config import step_tables
 from raysync.config.step_tables import read_table
-from raysync.config.table_columns import ColumnTitles, parse_columns
+from raysync.config.table_columns import ColumnTitles, option, parse_columns
 from raysync.errors import ConfigError
 from tests.builders.messages import naming, tells
 
@@ -271,6 +272,7 @@ def test_what_is_wrong_with_the_columns_that_are_said(text, says):
 
 def test_titles_with_commas_stand_in_quotation_marks():
     assert parse_columns('"seconds=took, net",step=a').seconds == ("took, net",)
+    assert parse_columns(shlex.split(option("seconds", "took, net"))[1]).seconds == ("took, net",)
 
 
 def test_the_index_that_pandas_writes_is_the_step(tmp_path):
