@@ -11,6 +11,7 @@ from rich.progress import MofNCompleteColumn
 
 from raysync.cli.app import (
     AsJson,
+    ColumnsOption,
     ExchangeOptions,
     LinkOptions,
     NodesOption,
@@ -60,6 +61,7 @@ def advise(
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it
+    columns: ColumnsOption = None,
     paradigm: Annotated[
         list[str],
         typer.Option(
@@ -109,7 +111,7 @@ def advise(
         exchanges=exchange,
         ranks=list(experiment.slots()),
     )
-    times, profile = _step_times(experiment, steps)
+    times, profile = _step_times(experiment, steps, columns)
     with transient_progress(MofNCompleteColumn()) as progress:
         bar = progress.add_task("Timing candidates", total=None)
 
@@ -145,14 +147,16 @@ def advise(
 
 
 def _step_times(
-    experiment: Experiment, steps: list[str]
+    experiment: Experiment, steps: list[str], columns: str | None
 ) -> tuple[RankStepTimes | None, dict[str, Any] | None]:
     """Return the step times of `--steps`, or the profile of workers that lack them."""
     from raysync.predict.advise import uncalibrated_groups
     from raysync.predict.step_times.rank_step_times import read
 
     if steps:
-        return read(steps), None
+        return read(steps, columns=columns), None
+    if columns is not None:
+        raise ConfigError("--columns: it says what is in the tables of --steps; add --steps.")
     if groups := uncalibrated_groups(experiment):
         say(f"Measuring {', '.join(groups)}: their step times are not set ...")
         return None, _measured_profile(experiment)

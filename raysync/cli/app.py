@@ -56,6 +56,17 @@ Processes = Annotated[
         min=1, max=1024, help="Processes that run simulations. Default: one for each core."
     ),
 ]
+ColumnsOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ROLE=TITLE,...",
+        help=(
+            "Of tables: which columns are which, as worker=host,step=iter,seconds=took,unit=ms; two"
+            " may name a worker (worker=host,local_rank). A pattern, worker=*step_time, has a"
+            " column a rank."
+        ),
+    ),
+]
 LinkOptions = Annotated[
     list[str],
     typer.Option(

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import DownloadColumn, MofNCompleteColumn
 
-from raysync.cli.app import AsJson, ExchangeOptions, LinkOptions, NodesOption, Processes, app
+from raysync.cli.app import (
+    AsJson,
+    ColumnsOption,
+    ExchangeOptions,
+    LinkOptions,
+    NodesOption,
+    Processes,
+    app,
+)
 from raysync.cli.console import console, errors
 from raysync.cli.progress_lines import transient_progress
 from raysync.cli.table import print_answer
@@ -99,6 +107,7 @@ def whatif(
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it
+    columns: ColumnsOption = None,
     event: Annotated[
         str | None,
         typer.Option(
@@ -128,7 +137,7 @@ def whatif(
     if price_per_hour is not None and not price_per_hour < float("inf"):
         raise ConfigError(f"--price-per-hour {price_per_hour}: it must be a finite number.")
     choices, axes = paradigms_in(paradigm), [axis_of(text) for text in curve]
-    times = _read_step_times(files, event)
+    times = _read_step_times(files, event, columns)
     options = PredictionOptions(
         batch_size=batch_size,
         steps=steps,
@@ -170,7 +179,7 @@ def _check_output(output: Path | None) -> None:
     check_file(output, "--output")
 
 
-def _read_step_times(files: list[str], event: str | None) -> RankStepTimes:
+def _read_step_times(files: list[str], event: str | None, columns: str | None) -> RankStepTimes:
     """Read the step times, with a bar for the bytes of traces."""
     from raysync.predict.step_times.rank_step_times import read
 
@@ -180,7 +189,7 @@ def _read_step_times(files: list[str], event: str | None) -> RankStepTimes:
         def show(done: int, total: int) -> None:
             progress.update(bar, completed=done, total=total)
 
-        return read(files, event, show)
+        return read(files, event, show, columns)
 
 
 def _gradient_bytes(size: str | None, model: str | None, times: RankStepTimes) -> int | None:

@@ -1,7 +1,8 @@
 """Tables of step times, as CSV (also with semicolons or tabs) or parquet.
 
+    long   columns for the worker, the step and its seconds, in any order of rows; without a
+           worker, the table is one rank
     wide   a column a rank and a row a step; a column `step`, if there is one, numbers the rows
-    long   columns that name the rank, the step and its duration, in any order of rows
 
 Each rank keeps its own steps, so correlations between ranks in one step (the same batch, a slow
 node) stay: a synchronous round takes the largest number of a row.
@@ -9,6 +10,7 @@ node) stay: a synchronous round takes the largest number of a row.
 
 from __future__ import annotations
 
+import csv
 import io
 import math
 import re
@@ -17,34 +19,33 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as shortened
-from typing import cast
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from raysync.config.bounded_file import PARQUET, read_bytes, read_text, table_suffix
+from raysync.config.bounded_file import PACKED, PARQUET, read_bytes, read_text, table_suffix
 from raysync.config.durations import Steps, by_number
 from raysync.config.table_columns import (
-    InputColumn,
-    is_counter,
+    SECONDS,
+    STEPS,
+    ColumnTitles,
+    Roles,
     listed,
-    of_kind,
-    parse_title,
-    ranks_of,
-    titles_of,
+    option,
+    parse_columns,
+    roles_of,
 )
 from raysync.core.structs import LONGEST_S
 from raysync.errors import ConfigError
 
 LARGEST_BYTES = 400_000_000
 MOST_RANKS = 10_000
-LARGEST = 1e18  # `LONGEST_S` in microseconds
 MOST_CELLS = 50_000_000
-LONG = "worker, step, seconds (or rank, host, ...; iteration, ...; duration_ms, ...)"
+NOTHING = ("", "nan", "NaN")  # cells without a value
 # numbers with a decimal comma, or point
 COMMA, POINT = (rf"([-+]?\d*){sign}(\d+(?:[eE][-+]?\d+)?)" for sign in (",", r"\."))
-NUMBERED = {"epoch": "an epoch", "step": "a step"}  # the columns that number the rows
+BOTH = "host,worker=local_rank"
+NUMBERED = ["epoch", "step"]  # the columns that number the rows
 
 
 @dataclass(frozen=True)
@@ -52,34 +53,90 @@ class StepTable:
     """The ranks' step times in a table."""
 
     steps: Steps
-    left_out: tuple[str, ...]  # the columns beside the ranks' and `step`
-    has_unit: bool  # a column's name has the unit of the durations
+    unit: str
+    """The unit of the numbers: s, ms or us."""
+    left_out: tuple[str, ...]  # the columns that have no role
+    rows_left_out: int  # those without seconds that a column without a role fills
 
 
-def read_table(path: Path) -> StepTable:
+def read_table(path: Path, said: ColumnTitles | None = None, rank: str | None = None) -> StepTable:
     """Read a table of step times.
 
     In a long table ranks can have different numbers of steps; they are sorted by name, `rank2`
     before `rank10`.
 
+    Args:
+        path: of the file.
+        said: what the user says of the columns.
+        rank: the name of the rank in a table without workers; None: that of the file.
+
     Raises:
-        ValueError: the table is unreadable or ambiguous, or a step is missing, repeated or invalid.
-            It names the file, and the column or line (of parquet, the row).
+        ValueError: the table is unreadable or not understood, or a step is missing, repeated or
+            invalid. It names the file, and the column or line (of parquet, the row).
     """
     try:
         cells = _parquet(path) if table_suffix(path) == PARQUET else _csv(path)
         if cells.empty:
             raise ValueError("it holds no step times")
-        columns = [parse_title(title) for title in cells.columns.tolist()]
-        kinds = {column.kind for column in columns}
-        is_long = "rank names" in kinds and (
-            "seconds" in kinds or ("step" in kinds and "rank" not in kinds)
-        )
-        return _long(cells, columns) if is_long else _wide(cells, columns)
+        roles = roles_of([*cells], said or ColumnTitles(), rank or _stem(path))
+        filled, left_out = _filled(cells, roles)
+        steps = _step_times(_rows(filled, roles), roles)
+        return StepTable(steps, roles.unit, left_out, len(cells) - len(filled))
     except ConfigError:
         raise
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
+
+
+def read_tables(paths: Sequence[Path], columns: str | None = None) -> StepTable:
+    """Read several tables as one; a table without workers is one rank.
+
+    Args:
+        paths: of the files.
+        columns: what the user says of the columns: `worker=host,seconds=took,unit=ms`.
+
+    Raises:
+        ValueError: see `read_table`; or a worker is in two of them.
+    """
+    said = ColumnTitles() if columns is None else parse_columns(columns)
+    tables = [
+        read_table(path, said, rank)
+        for path, rank in zip(paths, _ranks_of_files(paths), strict=True)
+    ]
+    if len(tables) == 1:
+        return tables[0]
+    steps: Steps = {}
+    for path, table in zip(paths, tables, strict=True):
+        if repeated := steps.keys() & table.steps.keys():
+            name = min(repeated)
+            raise ConfigError(
+                f"{path}: worker {name!r} is in another table, too. If this is the column of"
+                f" seconds, say {option('seconds', name)}."
+            )
+        steps.update(table.steps)
+    return StepTable(
+        {rank: steps[rank] for rank in sorted(steps, key=by_number)},
+        " and ".join(dict.fromkeys(table.unit for table in tables)),
+        tuple(dict.fromkeys(title for table in tables for title in table.left_out)),
+        sum(table.rows_left_out for table in tables),
+    )
+
+
+def _ranks_of_files(paths: Sequence[Path]) -> list[str]:
+    """Return a rank for each table without workers: its file, or, of equal names, its folder."""
+    stems = [_stem(path) for path in paths]
+    if len({*stems}) == len(stems):
+        return stems
+    parts = [[*path.absolute().parent.parts, stem] for path, stem in zip(paths, stems, strict=True)]
+    shared = {*parts[0]}.intersection(*parts)
+    return [
+        " ".join(part for part in names if part not in shared) or stem
+        for names, stem in zip(parts, stems, strict=True)
+    ]
+
+
+def _stem(path: Path) -> str:
+    return path.with_suffix("").stem if path.suffix.lower() == PACKED else path.stem
 
 
 # ---- the cells: texts, by the number of their line or row, and by the title of their column ----
@@ -93,37 +150,26 @@ def _csv(path: Path) -> pd.DataFrame:
     # only the titles show the separator: numbers can have a decimal comma
     separator = next((sign for sign in "\t;" if sign in header[0]), ",")
     _check_size(header[0].count(separator) + 1, text.count(separator) + text.count("\n"))
-    first = text.count("\n", 0, header.start()) + 1
-    cells = _split(text[header.start() :], separator, first)
-    titles = cells.iloc[0].tolist()
-    if not any(math.isnan(_parse_number(title)) for title in titles):
-        raise ValueError(f"line {first}: it must name the columns; got numbers")
-    table = cells.iloc[1:].set_axis(_with_index_title(titles), axis="columns")
-    return table if separator == "," else _with_points(table)
-
-
-def _split(text: str, separator: str, first: int) -> pd.DataFrame:
-    """Split CSV, which begins with the titles at line `first`, into cells without empty lines."""
+    reader = csv.reader(io.StringIO(text), delimiter=separator, skipinitialspace=True)
     try:
-        cells = pd.read_csv(
-            io.StringIO(text),
-            sep=separator,
-            header=None,
-            dtype=str,
-            keep_default_na=False,
-            skip_blank_lines=False,
-            skipinitialspace=True,
-        )
-    except pd.errors.ParserError as error:
-        if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
-            columns, line, values = map(int, found.groups())
-            raise ValueError(
-                f"line {line + first - 1}: {values} values, but there are {columns} columns"
-            ) from error
-        raise ValueError(f"it is no CSV ({error})") from error
-    cells.index = pd.RangeIndex(first, first + len(cells), name="line")
-    cells = pd.DataFrame({column: texts.str.strip() for column, texts in cells.items()})
-    return cells[(cells != "").any(axis=1)]
+        stripped = ((reader.line_num, [*map(str.strip, row)]) for row in reader)
+        rows = {line: cells for line, cells in stripped if any(cells)}
+    except csv.Error as error:
+        raise ValueError(f"line {reader.line_num}: it is no CSV ({error})") from error
+    first, *lines = rows
+    titles = rows.pop(first)
+    for line in (first, *lines):
+        cells = rows.get(line, titles)
+        if cells[0].startswith("#"):
+            raise ValueError(f"line {line}: a comment, {shortened(cells[0])}; delete it")
+        if len(cells) > len(titles):
+            raise ValueError(f"line {line}: {len(cells)} values, but {len(titles)} columns")
+        cells += [""] * (len(titles) - len(cells))
+    if not _parse_numbers(pd.Series(titles)).isna().any():
+        raise ValueError(f"line {first}: it must name the columns; got numbers")
+    index = pd.Index(lines, name="line")
+    table = pd.DataFrame([*rows.values()], index, _with_index_title(titles), dtype=object)
+    return table if separator == "," else _with_points(table)
 
 
 def _parquet(path: Path) -> pd.DataFrame:
@@ -153,12 +199,11 @@ def _check_size(columns: int, cells: int) -> None:
 
 def _with_index_title(titles: list[str]) -> list[str]:
     """Return the titles, with one for the first column if pandas wrote it as an index."""
-    _check_size(len(titles), 0)
     if len(titles) > 1 and not titles[0]:
-        has_step = of_kind([parse_title(title) for title in titles], "step")
+        has_step = any(title.lower() in STEPS for title in titles)
         titles = ["index" if has_step else "step", *titles[1:]]
     if "" in titles:
-        raise ValueError("each column needs the name of a worker in the first line")
+        raise ValueError(f"column {titles.index('') + 1} has no title in the first line")
     _check_distinct(titles)
     return titles
 
@@ -182,20 +227,8 @@ def _with_points(table: pd.DataFrame) -> pd.DataFrame:
     return table.replace(f"^{COMMA}$", r"\1.\2", regex=True)
 
 
-def _parse_number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return math.nan
-
-
-def _parse_numbers(cells: pd.DataFrame | pd.Series[str]) -> NDArray[np.float64]:
-    texts = cells.to_numpy(dtype=object)
-    try:
-        numbers = texts.astype(float)
-    except ValueError:
-        numbers = np.vectorize(_parse_number, otypes=[float])(texts)
-    return cast(NDArray[np.float64], numbers)
+def _parse_numbers(cells: pd.Series[str]) -> pd.Series[float]:
+    return pd.to_numeric(cells, errors="coerce").astype(float)
 
 
 def _place(rows: pd.DataFrame | pd.Series[str], at: int = 0) -> str:
@@ -203,82 +236,51 @@ def _place(rows: pd.DataFrame | pd.Series[str], at: int = 0) -> str:
     return f"{rows.index.name} {rows.index[at]}"
 
 
-# ---- the two forms ----
+# ---- the rows: a step of a rank each ----
 
 
-def _wide(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
-    values = _parse_numbers(cells)
-    values[~(abs(values) <= LARGEST)] = math.nan  # sums of larger ones would not be finite
-    ranks = ranks_of(columns, pd.DataFrame(values, columns=titles_of(columns)))
-    if not ranks:
-        raise ValueError(
-            "each column needs the name of a worker in the first line, or the columns of the long"
-            f" form: {LONG}; got {listed(titles_of(columns))}"
-        )
-    names, titles = [rank.name for rank in ranks], titles_of(ranks)
+def _filled(cells: pd.DataFrame, roles: Roles) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """Leave out columns without a role, and rows without seconds that such a column fills."""
+    known = {roles.step, roles.epoch, *roles.worker, *roles.durations}
+    others = [str(title) for title in cells if title not in known]
+    is_out = cells[[*roles.durations]].isin(NOTHING).all(axis=1)
+    is_out &= ~cells[others].isin(NOTHING).all(axis=1)
+    if is_out.all():
+        raise ValueError(f"it holds no step times in {listed([*roles.durations])}")
+    return cells[~is_out], tuple(others)
+
+
+def _rows(cells: pd.DataFrame, roles: Roles) -> pd.DataFrame:
+    """Return `rank`, `epoch`, `step` and the `cell` of the duration, by line."""
+    names = [*roles.durations.values()]
     _check_distinct(names)
-    rows = pd.concat([_step_numbers(cells, columns)] * len(ranks)).assign(
-        rank=pd.Categorical(names).repeat(len(cells)), cell=cells[titles].to_numpy().ravel("F")
-    )
-    known = {*titles, "step"}
-    left_out = tuple(title for title in titles_of(columns) if title not in known)
-    scale = ranks[0].scale
-    return StepTable(_step_times(rows, columns, scale), left_out, scale is not None)
-
-
-def _long(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
-    if not of_kind(columns, "step"):
-        raise ValueError(f"no column 'step'; the long form has {LONG}")
-    durations = of_kind(columns, "seconds")
-    exact = [column for column in durations if column.title.lower() == "seconds"]
-    if len(exact or durations) != 1:
-        raise ValueError(
-            "one column must have the steps' durations, best called 'seconds'; got"
-            f" {listed(titles_of(durations)) or 'none'}"
-        )
-    [duration] = exact or durations
-    rows = _step_numbers(cells, columns).assign(
-        rank=_ranks(cells, columns).astype("category"), cell=cells[duration.title]
-    )
+    rows = pd.concat([_step_numbers(cells, roles)] * len(names))
+    rows["cell"] = cells[[*roles.durations]].to_numpy().ravel("F")
+    rows["rank"] = pd.Categorical(names).repeat(len(cells))
+    if roles.worker:
+        workers = cells[[*roles.worker]]
+        if (unnamed := (workers == "").any(axis=1)).any():
+            raise ValueError(f"{_place(workers[unnamed])}: no worker in {listed(roles.worker)}")
+        rows["rank"] = pd.Categorical([*map(" ".join, workers.to_numpy())])
     if (count := rows["rank"].nunique()) > MOST_RANKS:
         raise ValueError(f"it has {count:,} workers; at most {MOST_RANKS:,} workers are read")
-    steps = _step_times(rows, columns, duration.scale)
-    if all(is_counter(seconds) for seconds in steps.values()):
-        raise ValueError(
-            f"the column {duration.title!r} has no durations: in every rank it only rises or only"
-            " falls, as a counter or a clock does"
-        )
-    ordered = {rank: steps[rank] for rank in sorted(steps, key=by_number)}
-    return StepTable(ordered, (), duration.scale is not None)
+    return rows
 
 
-def _ranks(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.Series[str]:
-    """Return the rank of each row.
-
-    Of several columns, the first one that distinguishes as many ranks as all of them names the
-    rank, otherwise all do (a host, and the GPU in it).
-    """
-    naming = cells[titles_of(of_kind(columns, "rank names"))]
-    if (unnamed := (naming == "").any(axis=1)).any():
-        raise ValueError(f"{_place(naming[unnamed])}: no worker")
-    count = len(naming.drop_duplicates())
-    for _, names in naming.items():
-        if names.nunique() == count:
-            return names
-    return pd.Series(map(" ".join, naming.to_numpy()), naming.index)
-
-
-def _step_numbers(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.DataFrame:
+def _step_numbers(cells: pd.DataFrame, roles: Roles) -> pd.DataFrame:
     """Return each row's epoch and step; without a column `step`, 0 and the row's number."""
     rows = pd.DataFrame({"epoch": 0.0, "step": np.arange(len(cells)) * 1.0}, cells.index)
-    steps = of_kind(columns, "step")[:1]
-    for column in (*steps, *of_kind(columns, "epoch")[: len(steps)]):
-        rows[column.kind] = _parse_numbers(cells[column.title])
-        wrong = cells[column.title][rows[column.kind] % 1 != 0]  # also NaN and infinity
-        if len(wrong):
+    titles = {"step": roles.step, "epoch": roles.epoch} if roles.step else {}
+    for kind, title in titles.items():
+        if title is None:
+            continue
+        rows[kind] = _parse_numbers(cells[title])
+        # an epoch can be a part of one; NaN and infinity are no steps
+        is_wrong = rows[kind].isna() if kind == "epoch" else rows[kind] % 1 != 0
+        if len(wrong := cells[title][is_wrong]):
+            number = "a number" if kind == "epoch" else "a whole number"
             raise ValueError(
-                f"{_place(wrong)}: {NUMBERED[column.kind]} must be a whole number; got"
-                f" {shortened(wrong.iloc[0])}"
+                f"{_place(wrong)}: {title} must be {number}; got {shortened(wrong.iloc[0])}"
             )
     return rows
 
@@ -286,53 +288,55 @@ def _step_numbers(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.Dat
 # ---- the steps ----
 
 
-def _step_times(rows: pd.DataFrame, columns: Sequence[InputColumn], scale: float | None) -> Steps:
-    """Return the seconds of each rank's steps.
-
-    Args:
-        rows: `rank`, `epoch`, `step`, and the `cell` of the duration, by line.
-        scale: the seconds of the durations' unit.
-    """
-    rows = rows.assign(seconds=_parse_numbers(rows["cell"]) * (scale or 1.0))
-    _check_durations(rows)
-    rows = rows.sort_values([*NUMBERED], kind="stable")
-    _check_step_numbers(rows, [*titles_of(of_kind(columns, "step")), "step"][0])
+def _step_times(rows: pd.DataFrame, roles: Roles) -> Steps:
+    rows = rows.assign(seconds=_parse_numbers(rows["cell"]) * SECONDS[roles.unit])
+    _check_durations(rows, roles)
+    rows = rows.sort_values(NUMBERED, kind="stable")
+    _check_step_numbers(rows, roles)
     by_rank = rows.groupby("rank", sort=False, observed=True)["seconds"]
-    return {str(rank): tuple(seconds.tolist()) for rank, seconds in by_rank}
+    steps = {str(rank): tuple(seconds.tolist()) for rank, seconds in by_rank}
+    order = sorted(steps, key=by_number) if roles.worker else roles.durations.values()
+    return {rank: steps[rank] for rank in order}
 
 
-def _check_durations(rows: pd.DataFrame) -> None:
+def _check_durations(rows: pd.DataFrame, roles: Roles) -> None:
     wrong = rows[~rows["seconds"].between(0, LONGEST_S, inclusive="right")]
     if wrong.empty:
         return
-    line, text, seconds = _place(wrong), wrong["cell"].iloc[0], wrong["seconds"].iloc[0]
+    rank, text, seconds = wrong[["rank", "cell", "seconds"]].iloc[0]
+    title = next(title for title, name in roles.durations.items() if name in ("", rank))
     why = f"a step lasts {seconds:g} s; it must be above 0 and at most {LONGEST_S:g} s"
     if not text:
         why = "no seconds; a step is missing"
     elif math.isnan(seconds) and text.lower() != "nan":
         why = f"{shortened(text)} is no number of seconds"
-    raise ValueError(f"{line}: worker {wrong['rank'].iloc[0]!r}: {why}")
+    raise ValueError(f"{_place(wrong)}: column {title!r}, worker {rank!r}: {why}")
 
 
-def _check_step_numbers(rows: pd.DataFrame, step: str) -> None:
+def _check_step_numbers(rows: pd.DataFrame, roles: Roles) -> None:
     """Refuse steps that are given twice or missing, in rows sorted by epoch and step."""
-    numbers = rows[[*NUMBERED]]
+    numbers = rows[NUMBERED]
     order = numbers.drop_duplicates()  # the steps of all ranks
     steps, change = order["step"].to_numpy(), order.diff()
-    follows = (change["step"] == 1) & change["epoch"].isin([0, 1])
+    strides = change["step"][change["step"] > 0]
+    stride = 1.0 if strides.empty else strides.quantile(interpolation="lower")
+    follows = change["step"] == stride
     follows |= (change["epoch"] == 1) & (order["step"] == steps[0])  # each epoch starts over
-    place = numbers.groupby([*NUMBERED]).ngroup().to_numpy()
+    place = numbers.groupby(NUMBERED).ngroup().to_numpy()
     expected = rows.groupby("rank", observed=True).cumcount().to_numpy()
     is_repeated = rows.duplicated(["rank", *NUMBERED]).to_numpy()
     is_wrong = is_repeated | (place != expected) | (~follows.to_numpy()[place] & (place > 0))
     if not is_wrong.any():
         return
     at = int(is_wrong.argmax())
-    rank, number = rows["rank"].iloc[at], steps[place[at]]
+    rank, step, number = rows["rank"].iloc[at], roles.step, steps[place[at]]
     given = f"{_place(rows, at)}: {step} {number:.0f} of worker {rank!r}"
     if is_repeated[at]:
         first = rows[(place == place[at]) & (rows["rank"] == rank)]
-        raise ValueError(f"{given} is given twice, first in {_place(first)}")
+        hint = f". Two columns may name it: {option('worker', BOTH)}" if roles.worker else ""
+        raise ValueError(f"{given} is given twice, first in {_place(first)}{hint}")
     is_gap = place[at] == expected[at]  # all ranks lack the step
-    missing = steps[place[at] - 1] + 1 if is_gap else steps[expected[at]]
-    raise ValueError(f"{given}, but its {step} {missing:.0f} is missing")
+    missing = steps[place[at] - 1] + stride if is_gap else steps[expected[at]]
+    raise ValueError(
+        f"{given}, but its {step} {missing:.0f} is missing; the steps go on by {stride:.0f}"
+    )

@@ -348,6 +348,7 @@ WRONG = {
     "a typo": (["--paradigm", "bps"], {}, "bsp"),
     "a file": (["-o", "file.yaml"], {}, "it is a file; name a folder"),
     "no steps": (["--steps", "none.csv"], {}, "none.csv: there is no such file"),
+    "columns of nothing": (["--columns", "unit=ms"], {}, "--steps"),
     "memory": ([], {"workers": [{"max_batch": 0}]}, "max_batch"),
     "little memory": ([], {"workers": [{"max_batch": 8}]}, "can hold"),
     "a small batch": (
@@ -375,3 +376,6 @@ def test_steps_of_other_workers_are_refused(call, tmp_path):
     code, _, err = call("--steps", "steps.csv")
     assert code == 2
     assert tells(err, "3 experiment 2")
+    (tmp_path / "steps.csv").write_text("gpu a,gpu b,other\n1,2,3\n")
+    code, _, err = call("--steps", "steps.csv", "--columns", "worker=*a")
+    assert (code, tells(err, "1 ranks experiment 2")) == (2, True)

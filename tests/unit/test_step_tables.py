@@ -1,7 +1,10 @@
-"""Tables of step times as people write them: the same steps in every form, and what is no rank."""
+"""Tables of step times: the same steps in both shapes, what says which column is which, and what is
+refused.
+"""
 
 import gzip
 import os
+import shlex
 
 import numpy as np
 import pyarrow as pa
@@ -11,7 +14,9 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from raysync.config import step_tables
 from raysync.config.step_tables import read_table
+from raysync.config.table_columns import ColumnTitles, option, parse_columns
 from raysync.errors import ConfigError
+from tests.builders.messages import naming, tells
 
 ROWS = 12
 UNITS = {
@@ -75,9 +80,7 @@ def extras(expected, first):
         "max": expected.max(axis=1).tolist(),
         "elapsed": expected.max(axis=1).cumsum().tolist(),
         "loss": [1 / (1 + row) for row in range(rows)],
-        "note_ms": [5.0 + row % 3 for row in range(rows)],
         "batch_size": [32 + row % 2 for row in range(rows)],
-        "phase": ["warm" if row < 2 else "hot" for row in range(rows)],
     }
 
 
@@ -97,7 +100,7 @@ def test_the_same_steps_in_a_wide_table(
 ):
     expected = steps(seed)
     if names[0] == "0" and not beside:
-        names = ["rank0", *names[1:]]  # a line of numbers alone names nothing
+        names = NAMED[0]  # a line of numbers alone names nothing
     ranks = {
         f"{name}{unit}": (expected[:, number] * UNITS[unit]).tolist()
         for number, name in enumerate(names)
@@ -108,15 +111,17 @@ def test_the_same_steps_in_a_wide_table(
     decimal = "," if comma and separator not in (",", "") else "."
     table = read_table(write(tmp_path, columns, suffix, separator, decimal))
     check(table, names, expected)
-    assert set(table.left_out) == beside
+    assert set(table.left_out) == beside - {"epoch", "iteration"}
+    assert table.unit == ("s" if UNITS[unit] == 1 else "ms" if UNITS[unit] == 1e3 else "us")
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     seed=st.integers(0, 99),
     rank=st.sampled_from(["worker", "rank", "host", "Hostname", "gpu_id", "node"]),
-    step=st.sampled_from(["step", "iter", "Iteration", "batch", "global_step", "batch_idx"]),
-    time=st.sampled_from(["seconds", "duration", "time", "step_time", "iter_time", "step"]),
+    is_said=st.booleans(),
+    step=st.sampled_from(["step", "iter", "Iteration", "batch", "global_step", "number"]),
+    time=st.sampled_from(["seconds", "duration", "time", "step_time", "iter_time", "took"]),
     unit=st.sampled_from(list(UNITS)),
     suffix=st.sampled_from(list(WRITERS)),
     first=st.integers(0, 1),
@@ -124,13 +129,13 @@ def test_the_same_steps_in_a_wide_table(
     shuffle=st.randoms(use_true_random=False),
 )
 def test_the_same_steps_in_a_long_table(
-    tmp_path, seed, rank, step, time, unit, suffix, first, epochs, shuffle
+    tmp_path, seed, rank, is_said, step, time, unit, suffix, first, epochs, shuffle
 ):
     expected = steps(seed)
     if time == "seconds":
         unit = ""
-    elif time == "step" and UNITS[unit] == 1:
-        unit = "_s"
+    is_said |= rank == "gpu_id" or step == "number" or time in ("time", "took")
+    said = ColumnTitles((rank,), (step,), (f"{time}{unit}",)) if is_said else ColumnTitles()
     each = 4 if epochs else ROWS
     rows = [
         {
@@ -145,60 +150,129 @@ def test_the_same_steps_in_a_long_table(
     ]
     shuffle.shuffle(rows)
     columns = {name: [row[name] for row in rows] for name in rows[0]}
-    table = read_table(write(tmp_path, columns, suffix, WRITERS[suffix]))
+    table = read_table(write(tmp_path, columns, suffix, WRITERS[suffix]), said)
     check(table, ["n0", "n1", "n2"], expected)
+    assert table.left_out == ("loss",)
 
 
-def test_hosts_and_gpus_together_are_ranks_unless_one_of_them_tells_all_apart(tmp_path):
+@pytest.mark.parametrize("second", ["local_rank", "gpu"])
+def test_a_host_and_a_rank_in_it_name_a_worker(tmp_path, second):
     expected = steps(ranks=4)
     rows = [
         (f"n{number // 2}", number % 2, number, row, expected[row, number])
         for row in range(ROWS)
         for number in range(4)
     ]
-    host, gpu, rank, step, seconds = map(list, zip(*rows, strict=True))
-    columns = {"host": host, "gpu": gpu, "step": step, "seconds": seconds}
-    table = read_table(write(tmp_path, columns))
+    host, local, rank, step, seconds = map(list, zip(*rows, strict=True))
+    columns = {"host": host, second: local, "step": step, "seconds": seconds}
+    path = write(tmp_path, columns)
+    check(read_table(path), ["n0 0", "n0 1", "n1 0", "n1 1"], expected)
+    check(read_table(write(tmp_path, {**columns, "rank": rank})), ["0", "1", "2", "3"], expected)
+    path = write(tmp_path, {"machine": host, "card": local, "step": step, "seconds": seconds})
+    table = read_table(path, parse_columns("worker=machine,card"))
     check(table, ["n0 0", "n0 1", "n1 0", "n1 1"], expected)
-    table = read_table(write(tmp_path, {**columns, "rank": rank}))
-    check(table, ["0", "1", "2", "3"], expected)
+    with pytest.raises(ValueError, match=naming("line 3: step 0 'n0' line 2 --columns worker=")):
+        read_table(path, parse_columns("worker=machine"))
 
 
-COUNTERS = {
-    "counts": lambda expected: [7 + row for row in range(len(expected))],
-    "counts down": lambda expected: [99.5 - row for row in range(len(expected))],
-    "whole": lambda expected: [32 + row % 2 for row in range(len(expected))],
-    "runs on": lambda expected: expected.max(axis=1).cumsum().tolist(),
-    "adds up": lambda expected: expected.sum(axis=1).tolist(),
-    "mean": lambda expected: expected.mean(axis=1).tolist(),
-    "largest": lambda expected: expected.max(axis=1).tolist(),
-    "smallest": lambda expected: expected.min(axis=1).tolist(),
+def test_a_table_without_workers_is_one_rank_called_like_its_file(tmp_path):
+    columns = {"step": [0, 1], "seconds": [0.5, 0.25]}
+    assert read_table(write(tmp_path, columns, ".csv.gz")).steps == {"steps": (0.5, 0.25)}
+    assert list(read_table(write(tmp_path, columns), rank="r1").steps) == ["r1"]
+    assert read_table(write(tmp_path, {"step_time": [0.5, 0.25]})).steps == {"steps": (0.5, 0.25)}
+
+
+def test_steps_may_go_on_by_more_than_one(tmp_path):
+    columns = {"epoch": [0, 0, 1, 4], "step": [49, 99, 149, 199], "seconds": [0.5, 1.0, 2.0, 4.0]}
+    assert read_table(write(tmp_path, columns)).steps == {"steps": (0.5, 1.0, 2.0, 4.0)}
+    columns["epoch"] = [0.5, 1.0, 1.5, 2.0]
+    assert read_table(write(tmp_path, columns)).steps == {"steps": (0.5, 1.0, 2.0, 4.0)}
+    columns = {"epoch": [0, 0, 1, 1], "step": [0, 50, 0, 50], "rank0": [0.5, 1.0, 2.0, 4.0]}
+    assert read_table(write(tmp_path, columns)).steps == {"rank0": (0.5, 1.0, 2.0, 4.0)}
+
+
+@pytest.mark.parametrize("empty", ["", "nan"])
+def test_rows_without_seconds_that_another_column_fills_are_left_out_and_counted(tmp_path, empty):
+    columns = {
+        "step": [49, 49, 99, ""],
+        "step_time": [0.5, empty, 0.25, empty],
+        "val_loss": ["", 0.7, "", 0.6],
+    }
+    table = read_table(write(tmp_path, columns))
+    assert table.steps == {"steps": (0.5, 0.25)}
+    assert table.rows_left_out == 2
+    wide = {"rank0": [0.5, empty, 0.25], "rank1": [1.0, empty, 2.0], "note": ["", "saved", ""]}
+    table = read_table(write(tmp_path, wide))
+    assert table.steps == {"rank0": (0.5, 0.25), "rank1": (1.0, 2.0)}
+    assert table.rows_left_out == 1
+    for row, place in (({"val_loss": [""] * 4}, "line 3:"), ({"step_time": [""] * 4}, "step_time")):
+        with pytest.raises(ValueError, match=naming(place)):
+            read_table(write(tmp_path, {**columns, "step": [0, 1, 2, 3], **row}))
+
+
+CHART = {
+    "Step": [0, 1],
+    "run - rank0/step_time": [0.5, 0.25],
+    "run - rank0/step_time__MIN": [0.5, 0.25],
+    "run - rank1/step_time": [1.0, 2.0],
+    "run - rank1/train_loss": [3.0, 4.0],
 }
 
 
-@pytest.mark.parametrize("names", [NAMED[0], PLACED[0]], ids=["named", "placed"])
-@pytest.mark.parametrize("what", COUNTERS)
-@pytest.mark.parametrize("seed", range(3))
-def test_what_counts_runs_on_or_adds_up_is_no_rank_whatever_its_name(tmp_path, seed, what, names):
-    expected = steps(seed)
-    ranks = {name: expected[:, number].tolist() for number, name in enumerate(names)}
-    table = read_table(write(tmp_path, {**ranks, "foo": COUNTERS[what](expected)}))
-    check(table, names, expected)
-    assert table.left_out == ("foo",)
+def test_a_pattern_names_the_columns_of_ranks(tmp_path):
+    table = read_table(write(tmp_path, CHART), parse_columns("worker=*step_time"))
+    assert table.steps == {"run - rank0": (0.5, 0.25), "run - rank1": (1.0, 2.0)}
+    assert table.left_out == ("run - rank0/step_time__MIN", "run - rank1/train_loss")
+    columns = {"t": [7, 8], "a (ms)": [500, 250], "a [x]": [1.0, 2.0], "loss": [1.0, 2.0]}
+    path = write(tmp_path, columns)
+    assert read_table(path, parse_columns("worker=a (*,step=t")).steps == {"a": (0.5, 0.25)}
+    table = read_table(path, parse_columns("worker=*,step=t,unit=s"))
+    assert table.steps == {"a": (500, 250), "a [x]": (1.0, 2.0)}
 
 
-def test_a_step_and_its_duration_may_have_one_name_but_for_the_unit(tmp_path):
-    columns = {"host": ["a", "b"] * 2, "step": [0, 0, 1, 1], "step_ms": [500, 250, 125, 500]}
-    assert read_table(write(tmp_path, columns)).steps == {"a": (0.5, 0.125), "b": (0.25, 0.5)}
-
-
-def test_what_is_no_number_is_no_rank_where_ranks_are_named(tmp_path):
+@pytest.mark.parametrize("loss", ["loss", "train_loss", "Loss 0", "train/loss"])
+@pytest.mark.parametrize("names", [*NAMED, *PLACED])
+def test_a_loss_is_no_rank(tmp_path, names, loss):
     expected = steps()
-    ranks = {name: expected[:, number].tolist() for number, name in enumerate(NAMED[0])}
-    columns = {**ranks, "foo": [1.5, "inf"] * (ROWS // 2), "bar": ["x", "1.5"] * (ROWS // 2)}
-    table = read_table(write(tmp_path, columns))
-    check(table, NAMED[0], expected)
-    assert table.left_out == ("foo", "bar")
+    ranks = {name: expected[:, number].tolist() for number, name in enumerate(names)}
+    path = write(tmp_path, {**ranks, loss: expected[:, 0].tolist()})
+    table = read_table(path, parse_columns("worker=*"))
+    assert table.left_out == (loss,)
+    check(table, names, expected)
+    assert read_table(path).steps == table.steps
+
+
+def test_the_unit_is_that_of_the_title_or_of_the_user(tmp_path):
+    path = write(tmp_path, {"rank0": [500, 250]})
+    assert read_table(path).steps == {"rank0": (500, 250)}
+    assert read_table(path, parse_columns("unit=ms")).steps == {"rank0": (0.5, 0.25)}
+    path = write(tmp_path, {"rank0_ms": [500], "rank1": [500]})
+    assert read_table(path, parse_columns("unit=us")).steps["rank1"] == (0.0005,)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("worker", "'worker' worker="),
+        ("rank=a", "'rank=a' worker="),
+        ("seconds=", "'seconds=' seconds="),
+        ("step=a,step=b", "step 1"),
+        ("worker=a,b,c", "worker 2"),
+        ("worker=*a,b", "worker="),
+        ("worker=*a,seconds=b", "seconds="),
+        ("unit=hours", "ms"),
+        ("", "--columns"),
+    ],
+)
+def test_what_is_wrong_with_the_columns_that_are_said(text, says):
+    with pytest.raises(ConfigError) as raised:
+        parse_columns(text)
+    assert tells(str(raised.value), f"--columns {text} {says}" if text else says)
+
+
+def test_titles_with_commas_stand_in_quotation_marks():
+    assert parse_columns('"seconds=took, net",step=a').seconds == ("took, net",)
+    assert parse_columns(shlex.split(option("seconds", "took, net"))[1]).seconds == ("took, net",)
 
 
 def test_the_index_that_pandas_writes_is_the_step(tmp_path):
@@ -213,28 +287,37 @@ LONG = {
     "step": [row // 2 for row in range(12)],
     "duration": steps(ranks=1)[:, 0].tolist(),
 }
-DOUBTFUL = {
-    "a rank that runs on": ({**RANKS, "rank3": np.cumsum(RANKS["rank0"]).tolist()}, "rank3"),
-    "a rank by its values alone": ({**RANKS, "spare": RANKS["rank1"]}, "spare"),
-    "only counters": ({"foo": list(range(1, 13))}, "foo"),
-    "one unit for some": ({"rank0_ms": RANKS["rank0"], "rank1": RANKS["rank1"]}, "rank0_ms"),
+REFUSED = {
+    "one unit for some": ({"rank0_ms": RANKS["rank0"], "rank1": RANKS["rank1"]}, "rank0_ms unit="),
     "the same rank in two units": ({**RANKS, "rank0_ms": RANKS["rank0"]}, "rank0"),
-    "a rank of text": ({**RANKS, "rank3": ["x"] * 12}, "rank3"),
-    "two durations": ({**LONG, "step_time": LONG["duration"]}, "step_time"),
-    "a clock for durations": ({**LONG, "duration": [0.5 + row for row in range(12)]}, "duration"),
-    "no durations": ({"host": LONG["host"], "step": LONG["step"], "foo": LONG["step"]}, "seconds"),
-    "steps with a gap": ({**RANKS, "batch": [*range(6), *range(7, 13)]}, "batch"),
-    "no rank at all": ({"epoch": [1, 2], "loss": [0.5, 0.25]}, "epoch"),
+    "a rank of text": ({**RANKS, "rank3": ["x"] * 12}, "line 2: rank3"),
+    "numbers of other things": ({**RANKS, "top5": RANKS["rank0"]}, "'top5' worker=rank*"),
+    "two durations": ({**LONG, "step_time": LONG["duration"]}, "step_time seconds=duration"),
+    "ranks and a duration": ({**RANKS, "step_time": RANKS["rank0"]}, "rank0 seconds=step_time"),
+    "no durations": ({"host": LONG["host"], "step": LONG["step"], "foo": [1] * 12}, "seconds=foo"),
+    "a clock": ({"step": LONG["step"], "time": [1 + row for row in range(12)]}, "seconds=time"),
+    "steps with a gap": ({**RANKS, "batch": [*range(6), *range(7, 13)]}, "line 8: batch 7 6"),
+    "no rank at all": ({"epoch": [1, 2], "loss": [0.5, 0.25]}, "loss --columns"),
+    "TensorBoard's": ({"Wall time": [1, 2], "Step": [0, 1], "Value": [1, 2]}, "seconds=Value"),
 }
 
 
-@pytest.mark.parametrize("what", DOUBTFUL)
-def test_a_table_in_doubt_is_refused_with_the_name_of_the_column(tmp_path, what):
-    columns, name = DOUBTFUL[what]
+@pytest.mark.parametrize("what", REFUSED)
+def test_what_is_not_understood_is_refused_with_the_column_and_the_option(tmp_path, what):
+    columns, says = REFUSED[what]
     path = write(tmp_path, columns)
     with pytest.raises(ValueError, match=r"steps\.csv: ") as raised:
         read_table(path)
-    assert name in str(raised.value)
+    assert tells(str(raised.value), says)
+
+
+def test_columns_that_are_said_and_not_there_are_named(tmp_path):
+    path = write(tmp_path, LONG)
+    for said in ("worker=machine", "step=machine", "seconds=machine"):
+        with pytest.raises(ValueError, match=naming("steps.csv: 'machine' host step duration")):
+            read_table(path, parse_columns(said))
+    with pytest.raises(ValueError, match=naming("'*machine' host duration")):
+        read_table(path, parse_columns("worker=*machine"))
 
 
 def test_numbers_with_points_and_with_commas_in_one_table_are_refused(tmp_path):
@@ -245,20 +328,6 @@ def test_numbers_with_points_and_with_commas_in_one_table_are_refused(tmp_path):
     path.write_text("a;b\n1.000,5;2.000,5\n")
     with pytest.raises(ValueError, match="'a'"):
         read_table(path)
-
-
-def test_few_rows_of_whole_numbers_are_taken_at_their_word(tmp_path):
-    assert list(read_table(write(tmp_path, {"a": [1, 2, 3], "b": [2, 4, 6]})).steps) == ["a", "b"]
-
-
-def test_constant_and_equal_ranks_are_ranks(tmp_path):
-    columns = {"a": [0.5] * 9, "b": [0.5] * 9, "c": [0.5] * 9, "d": [1.5] * 9}
-    assert list(read_table(write(tmp_path, columns)).steps) == ["a", "b", "c", "d"]
-    drawn = steps()[:, 0]
-    columns = {"a": drawn.tolist(), "b": (drawn + 1).tolist(), "c": (drawn + 1).tolist()}
-    assert list(read_table(write(tmp_path, columns)).steps) == ["a", "b", "c"]
-    columns = {"a": drawn.tolist(), "b": (drawn * 1.0001).tolist(), "c": (drawn + 1e-5).tolist()}
-    assert list(read_table(write(tmp_path, columns)).steps) == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])

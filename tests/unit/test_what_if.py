@@ -425,6 +425,17 @@ def test_the_command_prints_a_table_and_what_it_rests_on(call, table, monkeypatc
     assert tells(out, "gradients")
 
 
+def test_the_columns_of_a_table_are_those_that_the_user_says(call, table):
+    (table.parent / "long.csv").write_text("node,card,no,took\na,0,1,250\na,1,1,500\n")
+    said = "worker=node,card,step=no,seconds=took,unit=ms"
+    bsp = ["--paradigm", "bsp", "--batch-size", "1", "--json"]
+    code, out, err = call("whatif", "long.csv", "--columns", said, *bsp)
+    assert (code, err) == (0, "")
+    answer = json.loads(out)
+    assert tells(answer["source"], "long.csv ms")
+    assert answer["paradigms"][0]["samples_per_s"]["value"] == pytest.approx(4)
+
+
 def test_the_json_has_what_the_table_has(call, table):
     code, out, err = call(
         "whatif", "steps.csv", "--json", "--paradigm", "bsp", "--paradigm", "{name: ssp}"
@@ -524,7 +535,8 @@ def test_without_bsp_nothing_is_compared_with_it(table):
         (["nowhere.csv"], "nowhere.csv:"),
         (["notes.txt"], "notes.txt:"),
         (["steps.csv", "steps.csv"], "steps.csv: another table"),
-        (["."], "trace"),
+        (["."], "folder tables"),
+        (["steps.csv", "--columns", "worker"], "--columns worker:"),
         (["bad.csv"], "bad.csv: line 3: 'b': -1 0"),
         (["short.csv"], "short.csv: line 3: 'b':"),
         (["steps.csv", "--paradigm", "spp"], "'spp' 'ssp'"),

@@ -694,6 +694,61 @@ def test_several_tables_are_one(tmp_path):
         read([*names, names[0]])
 
 
+def test_a_file_a_rank_as_tensorboard_downloads_it(tmp_path):
+    names = []
+    for rank in range(2):
+        path = tmp_path / f"run-rank{rank}-tag-step_time.csv"
+        path.write_text(f"Wall time,Step,Value\n1760000000.5,0,{rank + 1}\n1760000009.5,10,4\n")
+        names.append(str(path))
+    steps = read(names, columns="seconds=Value")
+    assert steps.steps == {"run-rank0-tag-step_time": (1, 4), "run-rank1-tag-step_time": (2, 4)}
+    assert steps.remarks == (Telling("Wall time"),)
+    with pytest.raises(ConfigError, match=naming("rank0-tag-step_time.csv: Value seconds=Value")):
+        read(names)
+
+
+@pytest.mark.parametrize("deep", ["", "logs/version_0/"])
+def test_a_file_a_rank_as_lightning_logs_it_is_called_after_its_folder(tmp_path, deep):
+    names = []
+    for rank in range(2):
+        path = tmp_path / f"rank{rank}" / deep / "metrics.csv"
+        path.parent.mkdir(parents=True)
+        path.write_text(
+            f"epoch,step,step_time_ms,train_loss,val_loss\n0,49,{rank + 1}000,2.5,\n0,99,4000,2,\n"
+            "0,99,,,2.6\n1,149,5000,2,\n1,149,,,2.5\n"
+        )
+        names.append(str(path))
+    steps = read(names)
+    assert steps.steps == {"rank0": (1, 4, 5), "rank1": (2, 4, 5)}
+    assert tells(steps.source, "2 tables ms")
+    assert steps.remarks == (Telling("train_loss val_loss"), Telling("4"))
+
+
+def test_files_with_the_same_title_of_a_column_are_no_ranks(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"rank{rank}.csv").write_text("step,took\n0,1\n")
+    names = [str(tmp_path / f"rank{rank}.csv") for rank in range(2)]
+    with pytest.raises(ConfigError, match=naming("rank1.csv: 'took' --columns seconds=took")):
+        read(names)
+    assert list(read(names, columns="seconds=took").steps) == ["rank0", "rank1"]
+
+
+def test_columns_are_said_of_tables_only(tmp_path):
+    for names in ([trace(tmp_path, "a.json", step(0))], ["s3://bucket/run"]):
+        with pytest.raises(ConfigError, match=naming("--columns: tables")):
+            read(names, columns="seconds=took")
+
+
+def test_a_folder_of_tables_is_refused_as_one(tmp_path):
+    for rank in range(2):
+        (tmp_path / f"rank{rank}").mkdir()
+        (tmp_path / f"rank{rank}" / "metrics.csv").write_text("step,seconds\n0,1\n")
+    with pytest.raises(ConfigError, match=naming(f"{tmp_path}: folder tables")):
+        read([str(tmp_path)])
+    with pytest.raises(ConfigError, match=naming("rank0: folder")):
+        read([str(tmp_path / "rank0"), str(tmp_path / "rank1")])
+
+
 def test_a_table_of_a_million_steps_a_rank_is_read(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("worker,step,seconds\n" + "".join(f"a,{n},0.{n}1\n" for n in range(10**6)))

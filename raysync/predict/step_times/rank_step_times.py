@@ -7,12 +7,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate, chain
 from pathlib import Path
-from statistics import fmean, median
+from statistics import median
 from typing import Literal
 
 from raysync.config.bounded_file import is_table, path_of
-from raysync.config.durations import Steps, by_number
-from raysync.config.step_tables import read_table
+from raysync.config.durations import Steps
+from raysync.config.step_tables import read_tables
 from raysync.config.table_columns import listed
 from raysync.core.ids import WorkerId
 from raysync.errors import ConfigError
@@ -28,12 +28,10 @@ from raysync.predict.step_times.trace_files import (
 from raysync.record.storage import is_uri
 
 FORMATS = (
-    "a table (.csv, .tsv, .parquet: a column a worker, or worker, step, seconds), torch profiler"
+    "a table (.csv, .tsv, .parquet: worker, step, seconds, or a column a rank), torch profiler"
     " traces (.json, .json.gz, .json.zst; one a rank), a Ray timeline (.json), or a"
     " run folder"
 )
-LONG_S = 100.0
-"""Numbers without a unit whose mean is larger may not be seconds."""
 FAR, FEWEST_OTHERS = 5.0, 3
 """A first step is left out that is so many times as long as its rank's others.
 
@@ -84,7 +82,10 @@ class RankStepTimes:
 
 
 def read(
-    names: Sequence[str], event: str | None = None, show: Show = lambda done, total: None
+    names: Sequence[str],
+    event: str | None = None,
+    show: Show = lambda done, total: None,
+    columns: str | None = None,
 ) -> RankStepTimes:
     """Read the step times in files.
 
@@ -93,13 +94,14 @@ def read(
             which can also be a URI, or one of the profiler's traces.
         event: of a Ray timeline, the method whose calls are the steps: `Trainer.step`.
         show: called while traces are read, with the bytes read so far, and all bytes.
+        columns: of tables, what is in which column: `worker=host,seconds=took,unit=ms`.
 
     Raises:
         ConfigError: there is no such file, its format is not known, or a step in it is missing,
             given twice or no duration; the message names file and line.
     """
     try:
-        times = _read_any(names, event, show)
+        times = _read_any(names, event, show, columns)
     except ConfigError:
         raise
     except ValueError as error:
@@ -108,14 +110,20 @@ def read(
     return replace(times, remarks=(*times.remarks, *_remarks(times.steps)))
 
 
-def _read_any(names: Sequence[str], event: str | None, show: Show) -> RankStepTimes:
+def _read_any(
+    names: Sequence[str], event: str | None, show: Show, columns: str | None
+) -> RankStepTimes:
     first = names[0]
-    if len(names) == 1 and is_uri(first):
-        return _of_record(first)
+    is_remote = len(names) == 1 and is_uri(first)
     paths = [path_of(name) for name in names]
-    for path in paths:
-        if not path.exists():
-            raise ConfigError(f"{path}: there is no such file.")
+    if not is_remote and (missing := [path for path in paths if not path.exists()]):
+        raise ConfigError(f"{missing[0]}: there is no such file.")
+    if not is_remote and all(is_table(path) and not path.is_dir() for path in paths):
+        return _of_tables(paths, columns)
+    if columns is not None:
+        raise ConfigError("--columns: applies only to tables (.csv, .tsv, .parquet).")
+    if is_remote:
+        return _of_record(first)
     if len(paths) == 1:
         [path] = paths
         if path.is_dir() and (path / JOURNAL).is_file():
@@ -124,39 +132,32 @@ def _read_any(names: Sequence[str], event: str | None, show: Show) -> RankStepTi
             return _of_record(str(path.parent))
         if path.is_dir():
             paths = traces_in(path)
+            if not paths and any(map(is_table, path.rglob("*"))):
+                raise ConfigError(f"{path}: a folder of tables; name the tables themselves.")
             if not paths:
                 raise ConfigError(f"{path}: it holds no run and no trace.\nAllowed: {FORMATS}.")
-    if all(map(is_table, paths)):
-        return _of_tables(paths)
     for path in paths:
+        if path.is_dir():
+            raise ConfigError(f"{path}: of several sources none can be a folder; name its files.")
         if not is_trace(path):
             hint = "" if len(paths) == 1 else " Several files must all be tables, or all traces."
             raise ConfigError(f"{path}: its format is not known.{hint}\nAllowed: {FORMATS}.")
     return _of_traces(paths, event, show)
 
 
-def _of_tables(paths: Sequence[Path]) -> RankStepTimes:
-    steps: Steps = {}
+def _of_tables(paths: Sequence[Path], columns: str | None) -> RankStepTimes:
+    table = read_tables(paths, columns)
     remarks = []
-    for path in paths:
-        table = read_table(path)
-        if repeated := steps.keys() & table.steps.keys():
-            raise ConfigError(f"{path}: worker {min(repeated)!r} is in another table, too.")
-        steps.update(table.steps)
-        if table.left_out:
-            remarks.append(
-                f"Columns that are no ranks, and are left out: {listed(table.left_out)}."
-            )
-        if not table.has_unit and min(map(fmean, table.steps.values())) > LONG_S:
-            remarks.append(
-                "Its numbers are taken for seconds: no name has another unit at its end, as"
-                " rank0_ms."
-            )
+    if table.left_out:
+        remarks.append(f"Columns without step times, and left out: {listed(table.left_out)}.")
+    if table.rows_left_out:
+        remarks.append(
+            "Rows without step times that other columns fill, such as those of a validation, and"
+            f" left out: {table.rows_left_out:,}."
+        )
+    source = f"the table {paths[0]}" if len(paths) == 1 else f"{len(paths)} tables"
     return RankStepTimes(
-        f"the table {paths[0]}" if len(paths) == 1 else f"{len(paths)} tables",
-        {rank: steps[rank] for rank in sorted(steps, key=by_number)} if len(paths) > 1 else steps,
-        remarks=tuple(dict.fromkeys(remarks)),
-        may_wait=True,
+        f"{source}, in {table.unit}", table.steps, remarks=tuple(remarks), may_wait=True
     )
 
 
