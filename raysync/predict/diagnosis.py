@@ -116,7 +116,13 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     rate = setting.computed_per_s
     computing_s = part.samples / rate * scale if rate else 0.0
     kind = "computing" if bottleneck is None else bottleneck[0].kind
-    return Diagnosis(kind, now, _effect(bottleneck), _effect(change), computing_s)
+    return Diagnosis(
+        kind=kind,
+        seconds=now,
+        bottleneck=_effect(bottleneck),
+        change=_effect(change),
+        computing_s=computing_s,
+    )
 
 
 def bottleneck_of_run(

@@ -13,8 +13,7 @@ FEWEST = 3
 
 
 def rate_edges(collection: Collection) -> Iterator[str]:
-    """Yield a caution for the first at the target, or else with the best model, that another rate
-    might still improve.
+    """Yield a caution for each leader, by the target or else by the model, at an edge of its rates.
 
     Rates are compared where they are rows of one comparison, by `set` of a paradigm.
     """

@@ -117,8 +117,7 @@ class TrainingPlan:
         return _deal(self.experiment, self.model, slots)
 
     def batches(self, slot: str) -> Batches:
-        weights = self.model.sample_weights
-        return Batches(self.shards[slot], self.experiment.seed, slot, weights)
+        return Batches(self.shards[slot], self.experiment.seed, slot, self.model.sample_weights)
 
     def build(self) -> nn.Module:
         return self.model.build(self.experiment.seed)
@@ -134,10 +133,8 @@ class TrainingPlan:
     def rate_in_force(self, choice: ParadigmChoice) -> str:
         experiment, local = self.experiment, self.experiment.local
         rate = rate_in_force(experiment.update, experiment.make(choice), experiment.worker_count)
-        if local is None:
-            return rate
-        steps = steps_per_push(experiment.make(choice), local.steps)
-        return f"{local_rate(local, steps)}; outer {rate}"
+        steps = 0 if local is None else steps_per_push(experiment.make(choice), local.steps)
+        return rate if local is None else f"{local_rate(local, steps)}; outer {rate}"
 
     @property
     def primary(self) -> PrimaryMetric:
