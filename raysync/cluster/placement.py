@@ -308,8 +308,7 @@ def _hint(experiment: Experiment, owner: str, nodes: Sequence[ClusterNode]) -> s
         if owner != _owner(group):
             continue
         if group.gpus and not _has(nodes, "GPU"):
-            server = ", and server_gpus: 0," if experiment.cluster.server_gpus else ""
-            return f" There is no GPU: set gpus: 0{server} and emulate with speed or step_s."
+            return " There is no GPU: set gpus and server_gpus to 0; emulate with speed or step_s."
         if group.accelerator_type and not _has(nodes, f"accelerator_type:{group.accelerator_type}"):
             return f" No node has accelerator_type:{group.accelerator_type} among its resources."
         selectors = (group.label_selector, *group.fallback_label_selectors)

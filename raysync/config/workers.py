@@ -545,13 +545,15 @@ class Cluster(Strict):
         return self
 
     def hosts(self, workers: int) -> list[int]:
-        """Return the number of the worker beside each server; [] if servers are apart."""
+        """Return the number of the worker beside each server; [] if servers are apart, or nobody
+        has one, as in an all-reduce.
+        """
         count = self.server_shards
         if self.server_placement == "apart":
             return [0] if self.server_gpus else []
         if self.server_placement == "spread" and count < workers:
             return [server * workers // count for server in range(count)]
-        return [server % workers for server in range(count)]
+        return [server % workers for server in range(count if workers else 0)]
 
 
 def slots_in(groups: Sequence[WorkerGroup]) -> dict[str, WorkerGroup]:

@@ -150,10 +150,7 @@ class NetworkRoutes:
 
     def _hosts(self, slots: list[str]) -> Counter[str]:
         """Return slot with servers beside it -> number of servers."""
-        hosts = (
-            self._experiment.cluster.hosts(len(slots)) if slots else []
-        )  # an all-reduce has none
-        return Counter(slots[host] for host in hosts)
+        return Counter(slots[host] for host in self._experiment.cluster.hosts(len(slots)))
 
     def _server_bandwidth(self, network: Network, hosts: Counter[str]) -> float | None:
         """Return the slowest bandwidth of a server's link; None: without limit."""
