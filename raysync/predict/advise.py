@@ -198,8 +198,12 @@ def _beats(other: Prediction, one: Prediction, every: Sequence[Prediction]) -> b
         other.staleness_mean.value > one.staleness_mean.value
         or other.update_samples > (1 + ALIKE) * one.update_samples
     )
-    is_faster = other.seconds < (1 - ALIKE) * one.seconds
-    return not worse and (is_faster or every.index(other) < every.index(one))
+    better = (
+        other.seconds < (1 - ALIKE) * one.seconds
+        or other.staleness_mean.value < one.staleness_mean.value
+        or other.update_samples < (1 - ALIKE) * one.update_samples
+    )
+    return not worse and (better or every.index(other) < every.index(one))
 
 
 # ---- what is simulated ----

@@ -210,6 +210,8 @@ def test_what_no_other_beats_is_trained_and_bsp():
 def test_of_equals_the_first_is_trained():
     few = finalists([predicted("bsp", 10, 0), predicted("asp", 10.01, 0)])
     assert [one.label for one in few] == ["bsp"]
+    few = finalists([predicted("asp", 5, 2), predicted("balanced", 5.01, 0)])
+    assert [one.label for one in few] == ["balanced"], "as fast, and fresh"
 
 
 # ---- the sweep ----
