@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from math import prod
 from statistics import fmean
@@ -20,6 +21,7 @@ from raysync.predict.compared_candidates import (
     Show,
     compare,
     predict_all,
+    with_wire,
 )
 from raysync.predict.exchange import Exchange, collective_of
 from raysync.predict.remedies import SHARDS, server_choices
@@ -133,19 +135,18 @@ def advise(
     if not choices:
         candidates = [one for one in candidates if planned.can_run(one)]
     predictions = predict_all(planned, candidates, processes, show)
-    if exchange is None:
-        servers = list(_with_servers(planned, predictions))
-        predictions += predict_all(planned, servers, processes, show)
+    more = [] if exchange is not None else list(_with_servers(planned, predictions))
+    more += [] if choices else with_wire(planned, predictions)
+    predictions += predict_all(planned, more, processes, show)
     few = predictions if choices else finalists(predictions)
-    sweep, more = _sweep(experiment, plan, few, seeds)
-    remarks = [*_remarks_on_times(plan, steps), *more]
+    sweep, remarks = _sweep(experiment, plan, few, seeds)
     return Advice(
         experiment=experiment,
         comparison=compare(planned, predictions),
         finalists=tuple(few),
         sweep=sweep,
         trials=prod(map(len, sweep["sweep"]["grid"].values())),
-        remarks=tuple(remarks),
+        remarks=(*_remarks_on_times(plan, steps), *remarks),
     )
 
 
@@ -163,13 +164,14 @@ def finalists(predictions: Sequence[Prediction], most: int = MOST) -> list[Predi
     """Return the few that are worth training, each paradigm with the servers that suit it best.
 
     They are those that no other beats in speed, staleness and the samples of an update together:
-    the fastest of each kind (fresh with small updates, fresh with large ones, stale), then others
-    by speed; and plain BSP, which all are compared with. Of candidates that are equally fast the
-    one that was tried first counts, so the simpler one.
+    the fastest of each kind (fresh or stale, with small updates or large ones, with whole pushes or
+    smaller ones), then others by speed; and plain BSP, which all are compared with. Of candidates
+    that are equally fast the one that was tried first counts, so the simpler one.
     """
     paradigms: dict[str, Prediction] = {}
     for one in predictions:
-        known = paradigms.get(label := one.candidate.choice.label)
+        label = replace(one.candidate, servers=None).label
+        known = paradigms.get(label)
         if known is None or one.seconds < (1 - ALIKE) * known.seconds:
             paradigms[label] = one
     every = list(paradigms.values())
@@ -180,10 +182,11 @@ def finalists(predictions: Sequence[Prediction], most: int = MOST) -> list[Predi
     )
     usual = plain.update_samples if plain is not None else 0.0
 
-    def kind(one: Prediction) -> tuple[bool, bool]:
-        return one.staleness_max > 0, one.update_samples > (1 + ALIKE) * usual
+    def kind(one: Prediction) -> tuple[bool, bool, bool]:
+        is_large = one.update_samples > (1 + ALIKE) * usual
+        return one.staleness_max > 0, is_large, one.candidate.wire is not None
 
-    of_kinds: dict[tuple[bool, bool], Prediction] = {}
+    of_kinds: dict[tuple[bool, bool, bool], Prediction] = {}
     for one in front:
         of_kinds.setdefault(kind(one), one)
     chosen = {one.label: one for one in ([plain] if plain else []) + [*of_kinds.values(), *front]}
@@ -197,6 +200,7 @@ def _beats(other: Prediction, one: Prediction, every: Sequence[Prediction]) -> b
     worse = (
         other.staleness_mean.value > one.staleness_mean.value
         or other.update_samples > (1 + ALIKE) * one.update_samples
+        or (other.candidate.wire is not None and one.candidate.wire is None)
     )
     better = (
         other.seconds < (1 - ALIKE) * one.seconds
@@ -363,14 +367,13 @@ def _sweep(
             "There is no target, so the sweep compares final models; to compare the time to one,"
             " set target: {metric: accuracy, at_least: 0.9} in the sweep's file."
         )
-    choices = list({one.candidate.choice.label: one.candidate.choice for one in few}.values())
-    as_in_file = _rows(simulated, fastest.choice, rates=(1.0,))
-    settings["paradigm"] = (
-        as_in_file[0] if fastest.choice.name == "local" else _spec(fastest.choice)
-    )
+    candidates = {replace(one.candidate, servers=None).label: one.candidate for one in few}
+    row = _rows(simulated, fastest, rates=(1.0,))[0]
+    needs_set = fastest.wire is not None or fastest.choice.name == "local"
+    settings["paradigm"] = row if needs_set else _spec(fastest.choice)
     first = experiment.seeds or (experiment.seed,)
     more = range(max(first) + 1, max(first) + 1 + seeds)
-    rows = [row for choice in choices for row in _rows(simulated, choice)]
+    rows = [row for each in candidates.values() for row in _rows(simulated, each, RATES)]
     settings["sweep"] = {"grid": {"paradigm": rows, "seed": [*first, *more][:seeds]}}
     settings = {name: block for name, block in settings.items() if block != {}}
     config.validate(settings, source=SWEEP)
@@ -385,24 +388,26 @@ def _spec(choice: ParadigmChoice) -> Any:
     return {"name": choice.name, **choice.parameters} if choice.parameters else choice.name
 
 
-def _rows(
-    experiment: Experiment, choice: ParadigmChoice, rates: Sequence[float] = RATES
-) -> list[Any]:
+def _rows(experiment: Experiment, candidate: Candidate, rates: Sequence[float]) -> list[Any]:
     """Return the paradigm as the grid has it, once with each learning rate."""
-    if not experiment.trains:
-        return [_spec(choice)]
+    choice, update, local = candidate.choice, experiment.update, experiment.local
     spec = {"name": choice.name, **choice.parameters}
-    update, local = experiment.update, experiment.local
-    if local is not None:
-        return [spec | {"set": {"local.lr": lr}} for lr in _times(local.lr, rates)]
-    if choice.name != "local":
-        return [spec | {"set": {"update.lr": lr}} for lr in _times(update.lr, rates)]
-    # the server takes the mean of the workers' weights, which the optimizer of the file has made
-    own = update.model_dump(mode="json", exclude_unset=True, include=set(Local.model_fields))
-    return [
-        spec | {"set": {"local": own | {"lr": lr}, "update": {"lr": 1.0}}}
-        for lr in _times(update.lr, rates)
-    ]
+    wire = {} if candidate.wire is None else {"cluster.wire": candidate.wire}
+    if not experiment.trains:
+        changes: list[dict[str, Any]] = [{}]
+    elif local is not None:
+        changes = [{"local.lr": lr} for lr in _times(local.lr, rates)]
+    elif choice.name != "local":
+        changes = [{"update.lr": lr} for lr in _times(update.lr, rates)]
+    else:
+        # the server takes the mean of the workers' weights, which the optimizer of the file has
+        # made
+        own = update.model_dump(mode="json", exclude_unset=True, include=set(Local.model_fields))
+        of_rates = [own | {"lr": lr} for lr in _times(update.lr, rates)]
+        changes = [{"local": block, "update": {"lr": 1.0}} for block in of_rates]
+    sets = [change | wire for change in changes]
+    rows = [spec | {"set": each} if each else _spec(choice) for each in sets]
+    return [deepcopy(row) for row in rows]  # nothing in common, which YAML would name `&id001`
 
 
 def _times(lr: float, factors: Sequence[float]) -> list[float]:

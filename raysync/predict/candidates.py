@@ -1,4 +1,4 @@
-"""What can be tried: a paradigm with its parameters, and the servers."""
+"""What can be tried: a paradigm with its parameters, the servers, the format of pushes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pydantic import ValidationError
 
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.base import by_name
+from raysync.config.workers import WireFormat
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.balanced import Balanced
@@ -30,6 +31,8 @@ class Candidate:
     choice: ParadigmChoice
     servers: tuple[int, str] | None = None
     """The number of servers and their placement; None: as the experiment says."""
+    wire: str | None = None
+    """The format of pushes; None: as the experiment says."""
 
     @property
     def label(self) -> str:
@@ -39,6 +42,8 @@ class Candidate:
             count, placement = self.servers
             where = "apart" if placement == "apart" else "beside workers"
             parts.append(f"{count} server{'s' * (count > 1)} {where}")
+        if self.wire is not None:
+            parts.append(f"pushes in {self.wire}")
         return ", ".join(parts)
 
     @property
@@ -51,14 +56,15 @@ class Candidate:
         return inner["name"] == SYNCHRONOUS and set(inner) <= {"name", "exchange"}
 
     def applied_to(self, experiment: Experiment) -> Experiment:
-        changed: dict[str, Any] = {"paradigm": self.choice}
+        changed: dict[str, Any] = {}
         if self.servers is not None:
-            count, placement = self.servers
-            servers = {"server_shards": count, "server_placement": placement}
-            changed["cluster"] = experiment.cluster.model_copy(update=servers)
+            changed["server_shards"], changed["server_placement"] = self.servers
+        if self.wire is not None:
+            changed["wire"] = WireFormat.model_validate({"name": self.wire})
+        cluster = experiment.cluster.model_copy(update=changed)
         if is_collective(self.choice):
             experiment = slowest_link(experiment)
-        return experiment.model_copy(update=changed)
+        return experiment.model_copy(update={"paradigm": self.choice, "cluster": cluster})
 
 
 def standard_paradigms(workers: int, *, local: bool = True) -> tuple[ParadigmChoice, ...]:

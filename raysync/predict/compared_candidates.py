@@ -11,7 +11,7 @@ from raysync.predict.candidates import Candidate
 from raysync.predict.diagnosis import Diagnosis, diagnose
 from raysync.predict.intervals import Interval, ratio
 from raysync.predict.processes import pool
-from raysync.predict.remedies import growth
+from raysync.predict.remedies import WIRE, growth, takes_wire
 from raysync.predict.setting import Setting
 from raysync.predict.simulation import Simulation, simulate
 
@@ -144,6 +144,14 @@ def predict_all(
         predictions.append(_prediction(subject, candidate, setting, result))
         show(len(predictions), len(candidates))
     return predictions
+
+
+def with_wire(subject: Subject, predictions: Sequence[Prediction]) -> Iterator[Candidate]:
+    """Yield the best candidates, and BSP, with smaller pushes where these save time."""
+    for one in ComparedCandidates(tuple(predictions), {}, ()).followed:
+        setting = subject.setting(one.candidate)
+        if setting.has_server and takes_wire(setting.experiment):
+            yield replace(one.candidate, wire=WIRE)
 
 
 def compare(subject: Subject, predictions: Sequence[Prediction]) -> ComparedCandidates:

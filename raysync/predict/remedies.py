@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from raysync.config import Experiment, Link, Network, ParadigmChoice
+from raysync.config.workers import WireFormat
 from raysync.core.capability import Capability
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
@@ -17,6 +18,8 @@ from raysync.predict.worker_count import with_another, without
 
 SHARDS = (1, 2, 4, 8)
 """The numbers of servers that are tried, as far as there are so many workers."""
+WIRE = "int8"
+"""The format of pushes that is tried where an exchange takes time: a quarter of the bytes."""
 STEPS = 8
 """The local steps that are tried where an exchange takes time."""
 
@@ -34,6 +37,7 @@ def changes(setting: Setting) -> Iterator[Remedy]:
     """Yield the changes that go with the setting, the simplest first."""
     yield from _of_servers(setting)
     yield from _of_exchange(setting)
+    yield from _of_wire(setting)
     yield from _of_local_steps(setting)
     yield from _of_batches(setting)
     slow = slow_slots(setting)
@@ -81,6 +85,18 @@ def takes_no_time(experiment: Experiment) -> bool:
     """Return whether gradients travel and are applied in no time."""
     network = experiment.network.model_copy(update={"vector_bytes": Network().vector_bytes})
     return network == Network() and not experiment.has_links
+
+
+def takes_wire(experiment: Experiment) -> bool:
+    """Return whether a smaller format of pushes can save time, with a server."""
+    is_plain, combine = experiment.cluster.wire.is_plain, experiment.update.combine
+    return is_plain and combine == "mean" and not takes_no_time(experiment)
+
+
+def _of_wire(setting: Setting) -> Iterator[Remedy]:
+    if setting.has_server and takes_wire(setting.experiment):
+        changed = setting.change_cluster(wire=WireFormat.model_validate({"name": WIRE}))
+        yield Remedy(f"pushes in {WIRE} (cluster: {{wire: {WIRE}}})", changed)
 
 
 def _of_local_steps(setting: Setting) -> Iterator[Remedy]:

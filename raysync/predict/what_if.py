@@ -10,7 +10,13 @@ from statistics import fmean, median_low
 from raysync.config import ParadigmChoice
 from raysync.config.table_columns import listed
 from raysync.predict.candidates import candidates_of, standard_paradigms
-from raysync.predict.compared_candidates import ComparedCandidates, Show, compare, predict_all
+from raysync.predict.compared_candidates import (
+    ComparedCandidates,
+    Show,
+    compare,
+    predict_all,
+    with_wire,
+)
 from raysync.predict.curves import Axis, Curve, check_axes, curves
 from raysync.predict.exchange import Exchange
 from raysync.predict.intervals import FEWEST
@@ -78,9 +84,12 @@ def predict(
         steps_per_push=every,
     )
     check_axes(ranks, options.axes)
-    choices = choices or standard_paradigms(len(times.steps))
-    candidates = candidates_of(choices, options.exchange)
-    comparison = compare(ranks, predict_all(ranks, candidates, options.processes, show))
+    tried = choices or standard_paradigms(len(times.steps))
+    candidates = candidates_of(tried, options.exchange)
+    predictions = predict_all(ranks, candidates, options.processes, show)
+    coded = [] if choices else list(with_wire(ranks, predictions))
+    predictions += predict_all(ranks, coded, options.processes, show)
+    comparison = compare(ranks, predictions)
     followed = [one.candidate for one in comparison.followed]
     return WhatIf(
         times=times,

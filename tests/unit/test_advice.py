@@ -4,6 +4,7 @@ the command and its files.
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -207,6 +208,18 @@ def test_what_no_other_beats_is_trained_and_bsp():
     assert [one.label for one in finalists(every[:1])] == ["bsp"]
 
 
+def test_smaller_pushes_beat_no_whole_ones_and_are_a_row_of_the_sweep():
+    """What they cost a model is to be seen; a slow link makes them the fastest of two workers."""
+    coded = replace(predicted("bsp", 4, 0), candidate=Candidate(BSP, wire="int8"))
+    few = finalists([predicted("bsp", 10, 0), coded])
+    assert [one.label for one in few] == ["bsp", "bsp, pushes in int8"]
+    settings = LEARNING | {"network": {"server_bandwidth_bytes_per_s": 1e4}}
+    rows = rows_of(advised(settings=settings))
+    wires = [row["set"].get("cluster.wire") for row in rows]
+    assert wires.count("int8") % 3 == 0
+    assert wires.count("int8") > 0
+
+
 def test_of_equals_the_first_is_trained():
     few = finalists([predicted("bsp", 10, 0), predicted("asp", 10.01, 0)])
     assert [one.label for one in few] == ["bsp"]
@@ -243,6 +256,18 @@ def test_the_sweep_trains_each_paradigm_with_three_rates_on_paired_seeds():
         1,
         4,
     ]
+
+
+def test_smaller_pushes_are_tried_where_they_save_time():
+    slow = LEARNING | {"network": {"link": {"bandwidth_bytes_per_s": 1e4}}}
+    answer = advised(settings=slow)
+    coded = [one for one in answer.comparison.predictions if one.candidate.wire]
+    for one in coded:
+        whole = answer.comparison.get(one.label.removesuffix(", pushes in int8"))
+        assert one.seconds < whole.seconds
+    assert "bsp, pushes in int8" in [one.label for one in coded]
+    free = advised(settings=LEARNING).comparison.predictions
+    assert not [one for one in free if one.candidate.wire]
 
 
 def test_an_experiment_with_local_steps_keeps_them():

@@ -5,15 +5,18 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from raysync import config
 from raysync.config import Link, ParadigmChoice
 from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate, candidates_of, paradigms_in
 from raysync.predict.curves import Axis, axis_of, curves
 from raysync.predict.exchange import Exchange, bytes_per_s, exchange_of, size_of
 from raysync.predict.measured_ranks import MeasuredRanks
+from raysync.predict.setting import Setting
 from raysync.predict.simulation import simulate
 from raysync.predict.step_times.rank_step_times import RankStepTimes
 from raysync.predict.what_if import PredictionOptions, predict
+from raysync.training.preparation import prepare
 from tests.builders.messages import naming
 
 STEP_S, BATCH = 1.0, 8
@@ -242,3 +245,19 @@ def test_a_curve_of_local_steps_is_of_those_that_can_make_them():
     answer = predict(times, PredictionOptions(8, 60, exchange=exchange(), axes=axes), choices)
     assert {one.label for one in answer.comparison.followed} > {"bsp"}
     assert [curve.candidate.label for curve in answer.curves] == ["bsp"]
+
+
+def test_smaller_pushes_take_as_long_as_in_an_experiment_that_has_them():
+    measured = ranks(3)
+    coded = measured.setting(Candidate(BSP, wire="int8"))
+    plain = measured.experiment.model_dump(mode="json")
+    plain["cluster"]["wire"] = "int8"
+    again = Setting.of(prepare(config.validate(plain)), BSP)
+    assert coded.seconds() == again.seconds()
+    assert coded.training.push_bytes == pytest.approx(BYTES / 4, rel=0.01)
+    times = RankStepTimes("a test", {"a": (1.0,), "b": (1.5,)})
+    options = PredictionOptions(8, 60, exchange=exchange())
+    found = predict(times, options).comparison
+    assert found.get("bsp, pushes in int8").seconds < found.get("bsp").seconds
+    alone = predict(times, options, [BSP]).comparison.predictions  # as it is
+    assert {one.label for one in alone} == {"bsp", "bsp(exchange=ring)"}

@@ -124,6 +124,8 @@ def test_what_a_change_gives_is_what_running_it_gives(paradigm):
             direct[f"server_shards: {shards}, server_placement: {placement}"] = seconds_of(
                 run(training, paradigm)
             )
+    coded = timed(**EVERYTHING, workload={"samples": 80}, cluster={"wire": "int8"})
+    direct["wire: int8"] = seconds_of(run(coded, paradigm))
     without = {**EVERYTHING, "workers": EVERYTHING["workers"][:1], "workload": {"samples": 80}}
     direct["group slow"] = seconds_of(run(timed(**without), paradigm))
     less = {**EVERYTHING, "workload": {"samples": 80}, "faults": []}
