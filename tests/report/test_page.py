@@ -264,16 +264,15 @@ def test_scenarios_are_chosen_and_faults_are_said(opened, sweep_file, sweep):
             one.get_attribute("data-key") for one in tab.locator("figure").all() if one.is_visible()
         ]
         assert shown == [figure.key for figure in page.figures_in(sweep, scenario)]
-    tab.locator("details", has_text="All runs").locator("summary").click()
+    tab.locator("summary", has_text="All runs").click()
     assert tab.locator(".runs tbody tr").count() == len(sweep.runs)
     told = tab.locator("#repeat li").all_inner_texts()
     assert any(text.startswith("diverged at ") and "asp, seed 3" in text for text in told)
     assert any(
         text.startswith("failed: ") and "asp, seed 4: no place for it" in text for text in told
     )
-    assert {text.strip() for text in tab.locator(".paradigms .bad").all_inner_texts()} == {
-        "1 diverged, 1 failed"
-    }
+    early = {text.strip(" ()\n") for text in tab.locator(".paradigms .bad").all_inner_texts()}
+    assert early == {"1 diverged, 1 failed"}
 
 
 # ---- without one ----
