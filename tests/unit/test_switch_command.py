@@ -123,7 +123,7 @@ def test_the_command(call, pretended):
     assert found["cost"] == pytest.approx(2 + 2 * (60 + 35 + 22.5) / 110)
     assert found["effective"] == pytest.approx(6 / found["cost"])
     rows = {line.split()[0]: line.split()[1:] for line in out.splitlines() if line[1:2].isdigit()}
-    assert rows["1"] == ["(bsp", "alone)", "2", "90.05%", "110.0", "1.000"]
+    assert rows["1"] == ["(bsp", "alone)", "2", "90.05%", "110", "1.000"]
     assert rows["0.25"] == ["2", "90.05%", "yes", "35.0", "0.318"]
     assert rows["0.125"] == ["2", "88.05%", "no", "22.5", "0.205"]
     assert tells(out, "fraction 0.25: 88.55%")
