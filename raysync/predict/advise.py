@@ -88,10 +88,10 @@ class PlannedTraining:
 @dataclass(frozen=True)
 class Advice:
     experiment: Experiment
-    """The user's."""
+    """The experiment as the user gave it."""
     comparison: ComparedCandidates
     finalists: tuple[Prediction, ...]
-    """What is worth training: BSP, and what no other beats in both speed and staleness."""
+    """What is worth training; see `finalists`."""
     sweep: Mapping[str, Any]
     """The settings of the user's experiment with the sweep of the finalists."""
     trials: int
@@ -142,7 +142,7 @@ def advise(
     sweep, remarks = _sweep(experiment, plan, few, seeds)
     return Advice(
         experiment=experiment,
-        comparison=compare(planned, predictions),
+        comparison=compare(planned, predictions, processes),
         finalists=tuple(few),
         sweep=sweep,
         trials=prod(map(len, sweep["sweep"]["grid"].values())),
@@ -154,7 +154,7 @@ def _with_servers(
     planned: PlannedTraining, predictions: Sequence[Prediction]
 ) -> Iterator[Candidate]:
     """Yield the best candidates with other servers."""
-    for best in ComparedCandidates(tuple(predictions), {}, ()).best:
+    for best in ComparedCandidates(tuple(predictions)).best:
         if planned.setting(best.candidate).has_server:
             for servers in server_choices(planned.plan.experiment, SHARDS):
                 yield Candidate(best.candidate.choice, servers)

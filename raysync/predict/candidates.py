@@ -53,7 +53,8 @@ class Candidate:
         inner: Any = {"name": choice.name, **choice.parameters}
         if choice.name == Balanced.name:
             inner = by_name(choice.parameters.get("paradigm", SYNCHRONOUS))
-        return inner["name"] == SYNCHRONOUS and set(inner) <= {"name", "exchange"}
+        is_bsp = inner["name"] == SYNCHRONOUS and set(inner) <= {"name", "exchange"}
+        return is_bsp and self.wire is None
 
     def applied_to(self, experiment: Experiment) -> Experiment:
         changed: dict[str, Any] = {}

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, TypeVar
 
 from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate
@@ -17,6 +17,7 @@ from raysync.predict.simulation import Simulation, simulate
 
 Show = Callable[[int, int], None]
 """Receives the number of candidates that are through, and of all."""
+Result = TypeVar("Result")
 HOUR_S = 3600.0
 FEWEST_PUSHES = 200_000
 """With fewer, of all candidates together, one process is faster than several."""
@@ -91,9 +92,9 @@ class Change:
 @dataclass(frozen=True)
 class ComparedCandidates:
     predictions: tuple[Prediction, ...]
-    diagnoses: Mapping[str, Diagnosis]
+    diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
     """Label -> what limits one of the best, where something could."""
-    changes: tuple[Change, ...]
+    changes: tuple[Change, ...] = ()
 
     @property
     def by_rate(self) -> list[Prediction]:
@@ -148,32 +149,41 @@ def predict_all(
 
 def with_wire(subject: Subject, predictions: Sequence[Prediction]) -> Iterator[Candidate]:
     """Yield the best candidates, and BSP, with smaller pushes where these save time."""
-    for one in ComparedCandidates(tuple(predictions), {}, ()).followed:
+    for one in ComparedCandidates(tuple(predictions)).followed:
         setting = subject.setting(one.candidate)
         if setting.has_server and takes_wire(setting.experiment):
             yield replace(one.candidate, wire=WIRE)
 
 
-def compare(subject: Subject, predictions: Sequence[Prediction]) -> ComparedCandidates:
+def compare(
+    subject: Subject, predictions: Sequence[Prediction], processes: int
+) -> ComparedCandidates:
     """Find what limits the best, and what other clusters would do to them."""
-    compared = ComparedCandidates(tuple(predictions), {}, ())
+    compared = ComparedCandidates(tuple(predictions))
     diagnoses = {
         one.label: found
         for one in compared.followed
         if (found := diagnose(subject.setting(one.candidate))) is not None
     }
-    changes = tuple(_changes(subject, compared.best))
+    changes = tuple(_changes(subject, compared.best, processes))
     return replace(compared, diagnoses=diagnoses, changes=changes)
 
 
 def simulations(settings: Sequence[Setting], processes: int) -> Iterator[Simulation]:
     """Yield what came out of each setting, in their order."""
+    yield from _each(_simulated, settings, processes)
+
+
+def _each(
+    function: Callable[[Setting], Result], settings: Sequence[Setting], processes: int
+) -> Iterator[Result]:
+    """Yield what a function returns of each setting, on several processes if that is faster."""
     processes = min(processes, len(settings))
     if processes < 2 or sum(setting.pushes for setting in settings) < FEWEST_PUSHES:
-        yield from map(_simulated, settings)
+        yield from map(function, settings)
         return
     with pool(processes) as executor:
-        yield from executor.map(_simulated, settings)
+        yield from executor.map(function, settings)
 
 
 def _simulated(setting: Setting) -> Simulation:
@@ -215,9 +225,15 @@ def _prediction(
     )
 
 
-def _changes(subject: Subject, best: Iterable[Prediction]) -> Iterator[Change]:
-    for one in best:
-        for what, setting in growth(subject.setting(one.candidate)):
-            seconds = None if setting is None else setting.seconds()
-            if setting is not None and seconds:
-                yield Change(what, one.candidate, setting.samples / seconds)
+def _changes(subject: Subject, best: Iterable[Prediction], processes: int) -> Iterator[Change]:
+    changed = [
+        (one.candidate, what, setting)
+        for one in best
+        for what, setting in growth(subject.setting(one.candidate))
+        if setting is not None
+    ]
+    settings = [setting for _, _, setting in changed]
+    took = _each(Setting.seconds, settings, processes)
+    for (candidate, what, setting), seconds in zip(changed, took, strict=True):
+        if seconds:
+            yield Change(what, candidate, setting.samples / seconds)

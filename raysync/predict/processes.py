@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
-from typing import Any
 
 from raysync.errors import RunFailed
 
 
 @contextmanager
-def pool(
-    processes: int, prepare: Callable[..., None] | None = None, *arguments: Any
-) -> Iterator[ProcessPoolExecutor]:
+def pool(processes: int) -> Iterator[ProcessPoolExecutor]:
     """Start processes; after the block each one ends once its current task is done.
-
-    Args:
-        processes: their number.
-        prepare: called with the arguments in each process first.
 
     Raises:
         RunFailed: a process was lost, by want of memory for example.
     """
     # fresh processes: a fork of one with threads (pyarrow has some) can hang
     context = get_context("spawn")
-    with ProcessPoolExecutor(processes, context, _begin, (prepare, arguments)) as executor:
+    with ProcessPoolExecutor(processes, context, _end_on_ctrl_c) as executor:
         try:
             yield executor
         except BrokenProcessPool as error:
@@ -37,9 +30,7 @@ def pool(
             executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin(prepare: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
-    """Let Ctrl-C end a process of the pool without a traceback, and prepare it."""
+def _end_on_ctrl_c() -> None:
+    """Let Ctrl-C end a process of the pool without a traceback."""
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # unless the command ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if prepare is not None:
-        prepare(*arguments)

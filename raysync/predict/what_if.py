@@ -89,7 +89,7 @@ def predict(
     predictions = predict_all(ranks, candidates, options.processes, show)
     coded = [] if choices else list(with_wire(ranks, predictions))
     predictions += predict_all(ranks, coded, options.processes, show)
-    comparison = compare(ranks, predictions)
+    comparison = compare(ranks, predictions, options.processes)
     followed = [one.candidate for one in comparison.followed]
     return WhatIf(
         times=times,

@@ -62,7 +62,7 @@ class Column:
     """A column of a table, in a terminal, in Markdown and on a page."""
 
     key: str
-    """Of its value in a row; of a run, in `summary.json`."""
+    """The key of its value in a row; of a run, that in `summary.json`."""
     heading: str
     form: Form = seconds_form
     about: str = ""

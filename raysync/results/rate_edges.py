@@ -8,8 +8,7 @@ from raysync.config import Experiment
 from raysync.results.collection import Collection
 from raysync.results.ranking import rank
 
-FEWEST = 3
-"""Of two rates each is the first or the last."""
+FEWEST = 3  # of two rates each is the first or the last
 
 
 def rate_edges(collection: Collection) -> Iterator[str]:
@@ -43,4 +42,12 @@ def _rate(experiment: Experiment) -> float:
 
 
 def _paradigm(experiment: Experiment) -> str:
-    return experiment.paradigm.model_copy(update={"set": None}).label
+    """Return what rows have in common that differ in their rate alone."""
+    update, local = experiment.update, experiment.local
+    settings = (
+        experiment.paradigm.model_copy(update={"set": None}).label,
+        update.model_dump(exclude={"lr"} if local is None else set()),
+        None if local is None else local.model_dump(exclude={"lr"}),
+        experiment.cluster.wire,
+    )
+    return repr(settings)

@@ -43,3 +43,17 @@ def test_the_best_rate_is_compared_with_the_others(tmp_path, rates, edge, target
     assert len(said) == bool(edge)
     assert not edge or tells(said[0], f"0.1 {edge} {len(rates)}")
     assert [each for each in cautions(collection) if each in said] == said
+
+
+def test_rates_of_local_steps_and_of_smaller_pushes_are_others(tmp_path):
+    """Each kind has two, which say nothing."""
+    kinds = [
+        lambda lr: {"update.lr": lr},
+        lambda lr: {"update.lr": lr, "cluster.wire": "int8"},
+        lambda lr: {"local": {"lr": lr, "steps": 2}, "update": {"lr": 1.0}},
+    ]
+    for number, kind in enumerate(kinds):
+        for lr in (0.001 * (1 + number), 0.1):
+            row = {"name": "bsp", "set": kind(lr)}
+            raysync.run(QUICK | {"paradigm": row, "output": str(tmp_path)})
+    assert not list(rate_edges(collect([tmp_path / "experiment"])))

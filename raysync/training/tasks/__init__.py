@@ -1,1 +1,1 @@
-"""The built-in tasks."""
+"""Tasks that come with raysync."""
