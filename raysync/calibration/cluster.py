@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from raysync.calibration.links import Links, links_of, start_s_of
+from raysync.calibration.rounds import push_s_of
 from raysync.calibration.sharing import Sharing, sharing_of
 from raysync.calibration.step_times import StepTimes, step_times
 from raysync.calibration.updates import UpdateTimes, update_times
@@ -27,6 +28,11 @@ class MeasuredGroup:
     start_s: float
     """Seconds until a restarted worker is ready."""
 
+    def without(self, push_s: float) -> MeasuredGroup:
+        """Return it with the latency of its link alone, which was measured with a push's time."""
+        latency_s = max(0.0, self.links.latency_s - push_s / 2)
+        return replace(self, links=replace(self.links, latency_s=latency_s))
+
 
 @dataclass(frozen=True, slots=True)
 class Measured:
@@ -34,6 +40,8 @@ class Measured:
     updates: UpdateTimes
     sharing: Sharing | None
     """None: the server's link has room for all workers."""
+    push_s: float
+    """The coordinator's seconds for each push."""
 
 
 def calibrate(
@@ -68,8 +76,15 @@ def calibrate(
                 _warn_if_busy(node, group, notify, busy_cores)
         groups[group.name] = MeasuredGroup(steps, *by_node[node])
     alone = {name: measured.links for name, measured in groups.items()}
+    notify("Measuring rounds of all workers.")
     sharing = sharing_of(engine, experiment, alone, training.vector_bytes)
-    return Measured(groups, update_times(training.vector_bytes, experiment.update), sharing)
+    push_s = push_s_of(engine, experiment, alone)
+    return Measured(
+        groups={name: group.without(push_s) for name, group in groups.items()},
+        updates=update_times(training.vector_bytes, experiment.update),
+        sharing=sharing,
+        push_s=push_s,
+    )
 
 
 def _node_of(engine: Engine, group: WorkerGroup) -> str:

@@ -20,6 +20,7 @@ def profile(experiment: Experiment, measured: Measured, about: str) -> str:
     link = {"latency_s": best.latency_s, "bandwidth_bytes_per_s": best.bandwidth_bytes_per_s}
     network: dict[str, Any] = {
         "link": {name: _rounded(value) for name, value in link.items() if value is not None},
+        "push_s": _rounded(measured.push_s),
         "update_s": _rounded(measured.updates.update_s),
         "update_bytes_per_s": _rounded(measured.updates.bytes_per_s),
     }

@@ -80,5 +80,6 @@ def _print_measured(experiment: Experiment, measured: Measured) -> None:
         )
     updates = measured.updates
     console.print_plain(
-        f"update {1000 * updates.update_s:.3g} ms + {updates.bytes_per_s / 1e9:.3g} GB/s"
+        f"push {1000 * measured.push_s:.3g} ms of the coordinator, one after another; update"
+        f" {1000 * updates.update_s:.3g} ms + {updates.bytes_per_s / 1e9:.3g} GB/s"
     )

@@ -97,6 +97,16 @@ def whatif(
     link: LinkOptions = [],  # noqa: B006 - typer copies it
     nodes: NodesOption = None,
     exchange: ExchangeOptions = [],  # noqa: B006 - typer copies it
+    profile: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PROFILE",
+            help=(
+                "Profile of a cluster (of `raysync calibrate`, or a built-in one): its links, and"
+                " what calls, pushes and updates cost. --link replaces its links."
+            ),
+        ),
+    ] = None,
     curve: Annotated[
         list[str],
         typer.Option(
@@ -149,6 +159,7 @@ def whatif(
             nodes=nodes,
             exchanges=exchange,
             ranks=list(times.steps),
+            profile=profile,
         ),
         axes=tuple(axes),
     )

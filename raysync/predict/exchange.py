@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
 from raysync import config
-from raysync.config import Experiment, Link, ParadigmChoice
+from raysync.config import Experiment, Link, Network, ParadigmChoice
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, unknown_name
 from raysync.training.data.data_set import data_set
@@ -25,6 +25,7 @@ LIBRARIES = ("torchvision:", "timm:")
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|ms|us)")
 RATES = "100mbit, 1gbit, 10Gb/s, or in bytes 1.2GB/s"
+SERVER_LINK = "server_bandwidth_bytes_per_s"
 _SIZE = TypeAdapter(ByteSize)
 
 
@@ -43,6 +44,8 @@ class Exchange:
     """The numbers of servers to compare; none: only all-reduces."""
     collectives: tuple[str, ...] = ("ring",)
     """The all-reduces to compare with them."""
+    calls: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of `network` from a profile: what a push and an update cost beside the links."""
 
     @property
     def first_servers(self) -> int:
@@ -51,7 +54,8 @@ class Exchange:
     def with_rate(self, bytes_per_s: float) -> Exchange:
         """Return it with links of another rate; links of single ranks stay."""
         link = self.link.model_copy(update={"bandwidth_bytes_per_s": bytes_per_s})
-        return replace(self, link=link)
+        calls = {name: value for name, value in self.calls.items() if name != SERVER_LINK}
+        return replace(self, link=link, calls=calls)
 
     def network(self, slots: Mapping[str, str]) -> dict[str, Any]:
         """Return the settings `network` of an experiment.
@@ -61,7 +65,8 @@ class Exchange:
         """
         common = {
             "vector_bytes": self.vector_bytes,
-            "server_bandwidth_bytes_per_s": self.link.bandwidth_bytes_per_s,
+            SERVER_LINK: self.link.bandwidth_bytes_per_s,
+            **self.calls,
         }
         if self.nodes is None and not self.of_ranks:
             return {**common, "link": self.link.model_dump()}
@@ -123,9 +128,9 @@ def exchange_of(
     nodes: int | None,
     exchanges: Sequence[str],
     ranks: Sequence[str],
+    profile: str | None = None,
 ) -> Exchange | None:
-    """Combine the options `--model-bytes`, `--link`, `--nodes` and `--exchange`; None: there is no
-    link, so an exchange takes no time.
+    """Combine the options that say how gradients travel; None: in no time.
 
     Args:
         model_bytes: the size of a gradient, from whatever source; None or 0: it is not known.
@@ -133,34 +138,38 @@ def exchange_of(
         nodes: the number of machines.
         exchanges: `servers:N`, `ring` or `tree`; none: one server, and a ring.
         ranks: the names of the ranks.
+        profile: of a calibrated cluster. Its latency, pushes and updates count in each exchange,
+            also where `links` replace its links.
 
     Raises:
         ConfigError: one of them is missing, or is not what it should be.
     """
-    if not links:
+    network = None if profile is None else _network_of(profile)
+    if not links and network is None:
         if nodes is not None or exchanges:
             option = "--nodes" if nodes is not None else "--exchange"
             raise ConfigError(f"{option}: needs --link, such as --link 1gbit ({RATES}).")
         return None
     if not model_bytes:
         raise ConfigError(
-            "--link: needs the size of a gradient, which the sources do not have; add"
-            " --model-bytes 98MB."
+            f"{'--link' if links else '--profile'}: needs the size of a gradient, which the sources"
+            " do not have; add --model-bytes 98MB."
         )
-    common, of_ranks = None, {}
+    common, of_ranks = None if links or network is None else network.link, {}
+    latency_s = network.link.latency_s if links and network is not None else 0.0
     for text in links:
         rank, equals, link = text.rpartition("=")
         if not equals:
-            common = _link(link, text)
+            common = _link(link, text, latency_s)
         elif rank not in ranks:
             raise unknown_name("rank", rank, ranks, where=f"--link {text}")
         else:
-            of_ranks[rank] = _link(link, text)
+            of_ranks[rank] = _link(link, text, latency_s)
     if common is None:
         raise ConfigError(
             f"--link {links[0]}: this is the link of one; add the link of all others: --link 1gbit."
         )
-    servers, collectives = _servers_and_collectives(exchanges)
+    servers, collectives = _servers_and_collectives(exchanges or ([] if links else ["servers:1"]))
     return Exchange(
         vector_bytes=model_bytes,
         link=common,
@@ -168,7 +177,36 @@ def exchange_of(
         nodes=nodes,
         servers=servers,
         collectives=collectives,
+        calls={} if network is None else _calls_of(network, has_links=bool(links)),
     )
+
+
+def _network_of(profile: str) -> Network:
+    """Return the network of a profile.
+
+    Raises:
+        ConfigError: there is no such profile, or its groups have links of their own.
+    """
+    experiment = config.validate({"profile": profile, "engine": "virtual"}, source="--profile")
+    network = experiment.network
+    own = next((group for group in experiment.workers if group.link != Link()), None)
+    if own is not None or network.nodes or network.regions:
+        of = "nodes or regions" if own is None else f"group {own.name}"
+        raise ConfigError(
+            f"--profile {profile}: {of} have links of their own, and ranks are in no groups; use"
+            " `raysync advise`, which knows them."
+        )
+    return network
+
+
+def _calls_of(network: Network, has_links: bool) -> dict[str, Any]:
+    """Return what a profile says beside its link.
+
+    Args:
+        has_links: whether the options have links, which replace that of the profile's server, too.
+    """
+    kept = {"push_s", "update_s", "update_bytes_per_s", "share_sigma", "pull_round_trips"}
+    return network.model_dump(include=kept if has_links else kept | {SERVER_LINK})
 
 
 def _servers_and_collectives(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -188,13 +226,13 @@ def _servers_and_collectives(exchanges: Sequence[str]) -> tuple[tuple[int, ...],
     return tuple(dict.fromkeys(servers)), tuple(dict.fromkeys(collectives))
 
 
-def _link(text: str, where: str) -> Link:
+def _link(text: str, where: str, more_latency_s: float) -> Link:
     rate, comma, latency = text.partition(",")
     match = TIME.fullmatch(latency.strip())
     if comma and match is None:
         raise ConfigError(f"--link {where}: {latency!r} is no latency, as 0.5ms or 100us is.")
     return Link(
-        latency_s=float(match[1]) * SECONDS[match[2]] if match else 0.0,
+        latency_s=more_latency_s + (float(match[1]) * SECONDS[match[2]] if match else 0.0),
         bandwidth_bytes_per_s=bytes_per_s(rate, f"--link {where}"),
     )
 

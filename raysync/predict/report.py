@@ -14,6 +14,7 @@ from typing import Any
 from raysync.predict.advise import RATES, Advice
 from raysync.predict.compared_candidates import ComparedCandidates, Prediction
 from raysync.predict.curves import Axis, Curve, CurvePoint
+from raysync.predict.exchange import Exchange
 from raysync.predict.figures import figures_of
 from raysync.predict.intervals import CONFIDENCE, Interval
 from raysync.predict.lone_worker import lone_worker_text
@@ -403,16 +404,28 @@ def _exchange(answer: WhatIf) -> str:
     exchange = answer.ranks.exchange
     if exchange is None:
         return (
-            "Exchanging gradients takes no time here; to include it, give --model-bytes and --link."
+            "Exchanging gradients takes no time here; to include it, give --model-bytes and --link,"
+            " or the --profile of a cluster."
         )
     where = "each rank" if exchange.nodes is None else f"each of {exchange.nodes} nodes"
-    rate = Axis("link", 1, 1).label(exchange.link.bandwidth_bytes_per_s or 0.0)
+    bytes_per_s = exchange.link.bandwidth_bytes_per_s
+    rate = Axis("link", 1, 1).label(bytes_per_s) if bytes_per_s else "any rate"
     ways = [f"{count} server{'s' * (count > 1)}" for count in exchange.servers]
     own = "".join(f", {rank} of its own" for rank in exchange.of_ranks)
     return (
         f"Gradients of {exchange.vector_bytes:,} bytes travel over links of {rate} ({where} and"
         f" each server{own}), by {', '.join([*ways, *exchange.collectives])}; nothing overlaps with"
-        " computing."
+        f" computing.{_calls(exchange)}"
+    )
+
+
+def _calls(exchange: Exchange) -> str:
+    """Say what calls cost where a profile says it."""
+    if not exchange.calls:
+        return ""
+    return (
+        f" Calls cost what the profile says: {1000 * exchange.link.latency_s:.3g} ms each way, and"
+        f" {1000 * exchange.calls['push_s']:.3g} ms of the coordinator for each push."
     )
 
 

@@ -18,6 +18,7 @@ from raysync.calibration import (
     calibrate,
     links,
     profile,
+    rounds,
     sharing,
     step_times,
     updates,
@@ -29,7 +30,7 @@ from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.messages import naming, tells
 
-LATENCY_S, BANDWIDTH, START_S = 0.02, 5e7, 3.5
+LATENCY_S, BANDWIDTH, START_S, PUSH_S = 0.02, 5e7, 3.5, 0.012
 FIXED_S, PER_SAMPLE_S = 0.04, 0.002
 
 
@@ -38,9 +39,9 @@ class Known:
 
     models, resumes_exactly, rosters = (), False, {}
 
-    def __init__(self, devices=("cpu",), holds=10**9, server=None, sigma=0.0, **slow):
+    def __init__(self, devices=("cpu",), holds=10**9, server=None, sigma=0.0, push_s=0.0, **slow):
         self.devices, self.holds, self.slow = devices, holds, slow
-        self.server, self.sigma = server, sigma
+        self.server, self.sigma, self.push_s = server, sigma, push_s
         self.places, self.sizes = {}, []
 
     def run(self, training, paradigm, *_):
@@ -49,6 +50,7 @@ class Known:
             link=config.Link(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH),
             server_bandwidth_bytes_per_s=self.server,
             share_sigma=self.sigma,
+            push_s=self.push_s,
         )
         times = {"start_s": START_S, "per_sample_s": PER_SAMPLE_S, "fixed_s": FIXED_S}
         groups = {
@@ -85,7 +87,7 @@ def test_known_devices_links_and_starts_are_found(one_thread, monkeypatch):
     monkeypatch.setattr(links, "ITERATIONS", 30)
     said = []
     found = calibrate(
-        Known(far=0.05),
+        Known(far=0.05, push_s=PUSH_S),
         of_groups(
             {"name": "near"}, {"name": "far", "batch_size": 16}, {"name": "said", "step_s": 1}
         ),
@@ -107,6 +109,7 @@ def test_known_devices_links_and_starts_are_found(one_thread, monkeypatch):
         assert group.start_s == pytest.approx(START_S)
     assert found.groups["said"].steps is None
     assert found.sharing is None
+    assert found.push_s == pytest.approx(PUSH_S, rel=0.1)
     assert found.updates.bytes_per_s > 0
     [warning] = [text for text in said if "busy" in text]
     assert tells(warning, "1.5 4 cores")
@@ -135,6 +138,17 @@ def test_a_link_that_workers_share_is_found_and_how_unequally(one_thread, monkey
     found = sharing.sharing_of(engine, groups, alone, 4_000_000)
     assert found.bytes_per_s == pytest.approx(rate, rel=0.05)
     assert found.sigma == pytest.approx(sigma, rel=0.3, abs=0.01)
+
+
+@pytest.mark.parametrize("push_s", [0.0, 0.0004, 0.003])
+def test_what_each_push_costs_the_coordinator_is_found(one_thread, monkeypatch, push_s):
+    monkeypatch.setattr(rounds, "update_s", lambda *_: 0.0)  # as on the virtual clock here
+    monkeypatch.setattr(rounds, "ROUNDS", 14)
+    alone = {"near": Links(LATENCY_S, None), "far": Links(0.07, None)}
+    engine = Known(push_s=push_s, far=0.05)
+    for count, expected in ((4, push_s), (1, 0.0)):
+        groups = of_groups({"name": "near", "count": count}, {"name": "far"}).experiment
+        assert rounds.push_s_of(engine, groups, alone) == pytest.approx(expected)
 
 
 def test_a_server_beside_a_worker_shares_the_link_with_the_others(one_thread):
@@ -240,6 +254,7 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
         },
         UpdateTimes(1e-4, 2e9),
         Sharing(4.321e8, 0.25),
+        push_s=0.00054321,
     )
     path = tmp_path / "here.yaml"
     path.write_text(profile(experiment, measured, "a test"))
@@ -254,6 +269,7 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
         link=config.Link(latency_s=0.001),
         server_bandwidth_bytes_per_s=4.32e8,
         share_sigma=0.25,
+        push_s=0.000543,
         update_s=1e-4,
         update_bytes_per_s=2e9,
     )
