@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import StrEnum
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -57,9 +59,25 @@ Median = Annotated[
 ]
 
 
+Margin = Annotated[
+    float | None,
+    typer.Option(
+        metavar="DIFFERENCE",
+        help=(
+            "Say which models are equally good within it: 0.005 is half a point of accuracy."
+            " Default: the experiment's evaluation.margin."
+        ),
+    ),
+]
+
+
 @app.command()
 def report(
-    paths: Paths, kind: Kind = Format.html, output: Output = None, median: Median = False
+    paths: Paths,
+    kind: Kind = Format.html,
+    output: Output = None,
+    median: Median = False,
+    margin: Margin = None,
 ) -> None:
     """Report which paradigm is best in several runs or a sweep, and how sure that is. The report
     has tables and figures.
@@ -70,8 +88,11 @@ def report(
         raise ConfigError(
             f"--median applies to the tables of --format md; it has no meaning for {kind.value}."
         )
+    if margin is not None and not 0 < margin < inf:
+        raise ConfigError(f"--margin {margin:g}: it must be above 0, and finite.")
     _check_output(output, kind)
     collection = collect([local_copy(path, without=[TUNE, CHECKPOINTS]) for path in paths])
+    collection = replace(collection, margin=margin)
     if kind is Format.md and output is None:
         from raysync.results.markdown import markdown
 

@@ -457,6 +457,31 @@ class EvaluationPlan(Strict):
     deadline_s: float = Field(
         600, gt=0, description="an evaluation that takes longer is repeated by a new evaluator"
     )
+    last: int = Field(
+        1,
+        ge=1,
+        description=(
+            "the final metric (`final_accuracy`, ...) is the mean of so many evaluations at the"
+            " end; more than 1 needs a task without a validation set"
+        ),
+    )
+    margin: float | None = Field(
+        None,
+        gt=0,
+        description=(
+            "final metrics that differ by less are equally good: 0.005 is half a percentage point"
+            " of accuracy, and 0.5 % of a perplexity; reports test it by two one-sided tests"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _has_as_many(self) -> EvaluationPlan:
+        if self.last > self.marks:
+            raise ValueError(
+                f"last: {self.last} evaluations at the end, of the {self.marks} that marks gives;"
+                " raise marks"
+            )
+        return self
 
     def progress_marks(self) -> list[float]:
         """Return the progress of the evaluations, rising from 0 to 1."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from statistics import fmean
 from typing import Any
 
 from raysync.config import Target
@@ -29,6 +30,8 @@ class Measures(Follower):
         target: Target | None = None,
         primary: PrimaryMetric = ACCURACY,
         chance_accuracy: float | None = None,
+        *,
+        last: int = 1,
     ) -> None:
         """
         Args:
@@ -36,15 +39,19 @@ class Measures(Follower):
             target: for the time to the target.
             primary: the metric that judges the task's models.
             chance_accuracy: share of the most frequent label in the test set; None: unknown.
+            last: the evaluations at the end whose mean is the final metric.
         """
         super().__init__(workload_samples)
         self.target = target
         self.primary = primary
         self.chance_accuracy = chance_accuracy
+        self.last = last
 
     def fresh(self) -> Measures:
         """Return the measures of the same run before its first line."""
-        return Measures(self.workload_samples, self.target, self.primary, self.chance_accuracy)
+        return Measures(
+            self.workload_samples, self.target, self.primary, self.chance_accuracy, last=self.last
+        )
 
     @property
     def progress(self) -> float:
@@ -177,12 +184,18 @@ class Measures(Follower):
         found: dict[str, float | None] = {}
         for name in names:
             values = [value for each in self.evaluations if (value := each.value(name)) is not None]
-            found[f"final_{name}"] = self.latest(name)
+            found[f"final_{name}"] = self._final(name)
             if name in directed:
                 found[f"best_{name}"] = directed[name].best(values)
             if name == ACCURACY.name:
                 found["converged_accuracy"] = self._converged_accuracy()
         return found
+
+    def _final(self, metric: str) -> float | None:
+        trained = self.evaluations[1:] or self.evaluations  # the first one is before training
+        values = [each.value(metric) for each in trained[-self.last :]]
+        known = [value for value in values if value is not None]
+        return fmean(known) if known else None
 
     def _converged_accuracy(self) -> float | None:
         # one value for each version: an update can pass several marks

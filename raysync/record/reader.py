@@ -265,12 +265,14 @@ def measures_of(head: Header) -> Measures:
     """Create fresh measures for a journal; raise `ConfigError` if its header is damaged."""
     about, samples = head.about, head.workload_samples
     target, chance = about.get("target"), about.get("chance_accuracy")
+    last = about.get("last_evaluations", 1)
     name, mode = about.get("metric", ACCURACY.name), about.get("metric_mode", ACCURACY.mode)
     with suppress(ValidationError):
         goal = None if target is None else Target.model_validate(target)
         primary = TypeAdapter(PrimaryMetric).validate_python({"name": name, "mode": mode})
-        if samples is not None and (chance is None or type(chance) in (int, float)):
-            return Measures(samples, goal, primary, chance)
+        is_number = chance is None or type(chance) in (int, float)
+        if samples is not None and is_number and type(last) is int and last > 0:
+            return Measures(samples, goal, primary, chance, last=last)
     raise ConfigError("the header of the journal is damaged.")
 
 

@@ -50,6 +50,12 @@ class CollectedRun:
     shared_share: float | None = None
     """The share of its time in which it shared cores with others on a real clock; None: none."""
 
+    @cached_property
+    def started_at(self) -> float:
+        """The first release, in seconds since the run began; 0: there was none."""
+        pushes = self.record.pushes
+        return float(pushes.released_at_s.min()) if len(pushes) else 0.0
+
     @property
     def end(self) -> RunEnd:
         return self.record.end if self.ended is None else self.ended
@@ -131,6 +137,10 @@ class Criteria:
     metric: PrimaryMetric | None
     """The quality of a model; None: none was trained (`timing: only`)."""
     target: Target | None
+    last: int = 1
+    """The evaluations whose mean is the final quality."""
+    margin: float | None = None
+    """Final qualities that differ by less are equally good; None: nobody said."""
 
     @property
     def final_key(self) -> str | None:
@@ -156,6 +166,8 @@ class Collection:
     """None: the collection is not exactly one sweep."""
     search: SearchCourse | None = None
     """The search of a sweep that has one; then `runs` have each paradigm's best settings."""
+    margin: float | None = None
+    """In place of the experiment's `evaluation.margin`; None: as that says."""
     names: tuple[str, ...] = ()
     """The names of sweeps and experiments; (): as the records say."""
 
@@ -221,9 +233,9 @@ class Collection:
         return Counter(end.how for end in ends)
 
     def criteria(self, scenario: str) -> Criteria:
-        return criteria_of(
-            next((run for run in self.runs if run.scenario == scenario), self.runs[0]).record
-        )
+        run = next((run for run in self.runs if run.scenario == scenario), self.runs[0])
+        found = criteria_of(run.record)
+        return found if self.margin is None else replace(found, margin=self.margin)
 
 
 def collect(paths: Sequence[Path]) -> Collection:
@@ -487,4 +499,5 @@ def criteria_of(record: RunRecord) -> Criteria:
     metric = PrimaryMetric(
         summary.get("metric", ACCURACY.name), summary.get("metric_mode", ACCURACY.mode)
     )
-    return Criteria(metric, experiment.aim(metric))
+    plan = experiment.evaluation
+    return Criteria(metric, experiment.aim(metric), plan.last, plan.margin)

@@ -126,6 +126,7 @@ def _number(value: Estimate | float | str | None) -> float | None:
     return None if isinstance(value, str) else value
 
 
+EQUAL_TIME = "at_equal_time"
 OF_LAST = "of the last evaluation"
 FINAL_ACCURACY = Column(
     "final_accuracy",
@@ -270,14 +271,19 @@ def target_text(criteria: Criteria) -> str:
     return f"{target.metric} {target.value:g}"
 
 
+def margin_text(measure: Column, margin: float) -> str:
+    """Return a margin of equally good models in words: "0.5 points", "2%"."""
+    if measure.compared_by == "points":
+        return f"{100 * margin:.3g} points"
+    return f"{100 * margin:.3g}%" if measure.compared_by == "ratio" else f"{margin:.3g}"
+
+
 def final_measure(criteria: Criteria) -> Column | None:
     """Return the measure of the final model; None: none was trained."""
     metric = criteria.metric
     if metric is None:
         return None
-    if metric in FINALS:
-        return FINALS[metric]
-    return Column(
+    column = FINALS.get(metric) or Column(
         f"final_{metric.name}",
         f"final {metric.name.replace('_', ' ')}",
         digits_form,
@@ -285,6 +291,25 @@ def final_measure(criteria: Criteria) -> Column | None:
         interval=True,
         rises=metric.rises,
         compared_by="difference",
+    )
+    if criteria.last == 1:
+        return column
+    return replace(column, about=f"mean of the last {criteria.last} evaluations")
+
+
+def at_equal_time(final: Column) -> Column:
+    """Return the measure of models at equal time."""
+    return replace(
+        final,
+        key=EQUAL_TIME,
+        heading=final.heading.replace("final ", "") + " at equal time",
+        about=(
+            f"{final.about}, before the first run of the same seed had done its work; a learning"
+            " rate that falls with progress is still higher then"
+        ),
+        narrow=None,
+        interval=False,
+        optional=True,
     )
 
 
@@ -309,7 +334,8 @@ def measures_for(criteria: Criteria) -> list[Column]:
     final, time = final_measure(criteria), time_measure(criteria)
     timed = [time] if time is WHOLE_WORK else [time, replace(WHOLE_WORK, narrow=None)]
     converged = [CONVERGED_ACCURACY] if criteria.metric == ACCURACY else []
-    return [*([] if final is None else [final]), *timed, *converged, *OF_EVERY_RUN]
+    models = [] if final is None else [final, at_equal_time(final)]
+    return [*models, *timed, *converged, *OF_EVERY_RUN]
 
 
 def published_measure(key: str) -> Column:

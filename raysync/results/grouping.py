@@ -31,6 +31,7 @@ OF_NO_SCENARIO = (
 
 UNIMPORTANT = (
     "data.data_dir",
+    "evaluation.margin",
     "checkpoint.output",
     "checkpoint.keep",
     "cluster.address",

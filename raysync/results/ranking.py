@@ -18,6 +18,8 @@ from raysync.results.columns import WHOLE_WORK, Column, final_measure, target_te
 from raysync.results.comparison import Compared, Repeat, by_quality, by_target, by_whole_work
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
+TWO_TESTS = 0.90
+"""The confidence whose interval lies within a margin if both one-sided tests of 5 % reject."""
 ALIKE = 0.005
 """Two times are equal to a reader if the whole interval of their ratio is this close to 1."""
 
@@ -58,6 +60,8 @@ class PairwiseComparison:
     """The ratio of its times or perplexities to the better one's, or its deficit otherwise."""
     equal: float
     """The margin of equals: 1 for a ratio, 0 for a difference."""
+    distance: float | None = None
+    """The largest distance from equality in the 90 % interval; None: too few common seeds."""
 
     @property
     def is_clear(self) -> bool:
@@ -95,6 +99,8 @@ class Standings:
     """What is compared; None: these are no runs."""
     share_cores: bool = False
     """Whether runs measured each other, as they shared cores on a real clock."""
+    margin: float | None = None
+    """Values that differ by less are equally good; None: nobody said."""
 
     @property
     def first(self) -> Ranked:
@@ -127,10 +133,28 @@ class Standings:
 
     def compare(self, better: Ranked, worse: Ranked) -> PairwiseComparison:
         """Compare two paradigms over common seeds."""
+        compare, equal, pair = paired_difference, 0.0, (better.by_seed, worse.by_seed)
         if self.measure.compared_by == "ratio":
-            return PairwiseComparison(worse, paired_ratio(worse.by_seed, better.by_seed), 1.0)
-        large, small = (better, worse) if self.measure.rises else (worse, better)
-        return PairwiseComparison(worse, paired_difference(large.by_seed, small.by_seed), 0.0)
+            compare, equal = paired_ratio, 1.0
+        if equal or not self.measure.rises:
+            pair = (worse.by_seed, better.by_seed)
+        narrow = compare(*pair, TWO_TESTS)
+        ends = [end for end in (narrow.low, narrow.high) if end is not None]
+        distance = max((abs(end - equal) for end in ends), default=None)
+        return PairwiseComparison(worse, compare(*pair), equal, distance)
+
+    @property
+    def equally_good(self) -> tuple[str, ...]:
+        """The paradigms behind the first that are as good within the margin.
+
+        By two one-sided tests of 5 %; each repeat has a value.
+        """
+        margin = 0.0 if self.margin is None else self.margin
+        return tuple(
+            each.other.paradigm
+            for each in self.behind
+            if each.distance is not None and each.distance < margin and each.margin.complete
+        )
 
 
 @dataclass(frozen=True)
@@ -189,7 +213,9 @@ def rank(collection: Collection, scenario: str = "") -> Ranking:
         criteria,
         to_target=by_time(seconds, by_target) if criteria.target else None,
         whole_work=by_time(WHOLE_WORK, by_whole_work),
-        final=None if final is None else _standings(repeats, final, by_quality),
+        final=None
+        if final is None
+        else _standings(repeats, final, by_quality, margin=criteria.margin),
         statuses={paradigm: collection.statuses(scenario, paradigm) for paradigm in groups},
         most_runs=max(map(len, groups.values()), default=0),
         share_cores=share_cores,
@@ -225,6 +251,7 @@ def _standings(
     compare: Callable[[Sequence[Repeat]], Compared],
     *,
     share_cores: bool = False,
+    margin: float | None = None,
 ) -> Standings:
     compared = compare(repeats)
     common = compared.common_seeds
@@ -237,4 +264,4 @@ def _standings(
         ranked.append(Ranked(paradigm, value, dict(values), judged))
     sign = -1.0 if measure.rises else 1.0
     ranked.sort(key=lambda entry: (-entry.share, sign * entry.mean))
-    return Standings(measure, tuple(ranked), compared, share_cores)
+    return Standings(measure, tuple(ranked), compared, share_cores, margin)

@@ -10,7 +10,7 @@ from typing import Any
 from raysync.record.event_text import seconds
 from raysync.results import provenance
 from raysync.results.collection import CODE_DIGITS, CollectedRun, Collection
-from raysync.results.columns import metric_text, target_text, with_interval
+from raysync.results.columns import margin_text, metric_text, target_text, with_interval
 from raysync.results.comparison import Repeat
 from raysync.results.grouping import setting_text, stop_text
 from raysync.results.ranking import Leader, Ranking, Standings, Sure
@@ -85,6 +85,7 @@ def answer(ranking: Ranking) -> str:
     if ranking.target and final is not None and (better := _better(final, times.leader.name)):
         has = "have" if len(better) > 1 else "has"
         parts.append(f"{listed(better)} {has} a clearly better {final.measure.heading}.")
+    parts += _equivalence_texts(final)
     parts += _left_out_texts(ranking)
     if ranking.share_cores:
         parts.append(_shared_text(ranking))
@@ -120,6 +121,27 @@ def _quality_texts(final: Standings, *, has_target: bool) -> list[str]:
         at = f" {'at' if compared.basis == 'equal work' else 'after'} {where}, where {limit.by}"
         at += " ended all runs"
     return [lead_text(final, f"has the best {heading}{at}:", f"has a {heading} of")]
+
+
+def _equivalence_texts(final: Standings | None) -> list[str]:
+    """Say which paradigms have as good a model as the best one, within the margin asked for."""
+    if final is None or final.margin is None or final.first.value.count == 0:
+        return []
+    alike = final.equally_good
+    rest = [each.other.paradigm for each in final.behind if each.other.paradigm not in alike]
+    is_within = (
+        f"is within {margin_text(final.measure, final.margin)} of {final.first.paradigm}'s by two"
+        " one-sided tests of 5%"
+    )
+    texts = []
+    if alike:
+        texts.append(f"The {final.measure.heading} of {listed(alike)} {is_within}.")
+    if rest:
+        instead = "is" if alike else is_within
+        texts.append(
+            f"It is not shown that the {final.measure.heading} of {listed(rest)} {instead}."
+        )
+    return texts
 
 
 def _left_out_texts(ranking: Ranking) -> list[str]:

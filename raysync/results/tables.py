@@ -10,6 +10,7 @@ import pandas as pd
 from raysync.config import Published
 from raysync.results.collection import OF_RESULTS, CollectedRun, Collection, by_seed
 from raysync.results.columns import (
+    EQUAL_TIME,
     WHOLE_WORK,
     Column,
     TableRow,
@@ -19,6 +20,7 @@ from raysync.results.columns import (
     ratio_text,
     shown,
 )
+from raysync.results.equal_time import qualities_at_equal_time
 from raysync.results.ranking import Ranking
 from raysync.results.statistics import Estimate, estimate, median_run, paired_ratio
 
@@ -90,8 +92,11 @@ def rows_of(
         median: whether to return values of the median run instead of means.
     """
     final = final_measure(collection.criteria(scenario)) or WHOLE_WORK
+    groups = collection.scenarios[scenario]
+    every = [run for repeats in groups.values() for run in repeats]
+    at_equal_time = qualities_at_equal_time(every, collection.criteria(scenario))
     rows: dict[str, TableRow] = {}
-    for paradigm, repeats in collection.scenarios[scenario].items():
+    for paradigm, repeats in groups.items():
         statuses = collection.statuses(scenario, paradigm)
         total = statuses.total()
         del statuses["done"]
@@ -107,8 +112,13 @@ def rows_of(
             row["seed"] = None if middle is None else str(middle.seed)
         for measure in measures_of(collection, scenario):
             counted = of_equal_work(runs) if measure.key.startswith(OF_RESULTS) else runs
-            values = estimate([run.value(measure.key) for run in counted])
-            row[measure.key] = replace(values, total=total)
+            values = [
+                at_equal_time.get((paradigm, run.seed))
+                if measure.key == EQUAL_TIME
+                else run.value(measure.key)
+                for run in counted
+            ]
+            row[measure.key] = replace(estimate(values), total=total)
         rows[paradigm] = row
     return rows
 

@@ -117,6 +117,7 @@ class RecordedRun:
             self._experiment.aim(training.primary),
             training.primary,
             training.chance_accuracy,
+            last=self._experiment.evaluation.last,
         )
         if self._resume_from is None and (rosters := self._engine.rosters):
             measures.share(rosters)
@@ -294,5 +295,6 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "metric_mode": training.primary.mode,
         "target": None if target is None else target.plain(),
         "chance_accuracy": training.chance_accuracy,
+        "last_evaluations": experiment.evaluation.last,
         "batch_metrics": list(training.batch_metrics),
     }

@@ -34,7 +34,7 @@ def samples_per_s(exchange, paradigm):
     times = RankStepTimes("a test", {"a": (STEP_S,) * 60, "b": (STEP_S,) * 60})
     options = PredictionOptions(batch_size=10, exchange=exchange)
     answer = predict(times, options, paradigms_in([paradigm]))
-    [prediction] = answer.comparison.predictions
+    prediction, *_ = answer.comparison.predictions
     return prediction.samples_per_s.value
 
 
@@ -42,7 +42,7 @@ def samples_per_s(exchange, paradigm):
     ("paradigm", "round_s"),
     [
         ("bsp", STEP_S + 2 * LATENCY_S + 2 * PUSH_S + UPDATE_S),
-        ("{name: bsp, exchange: ring}", STEP_S + 2 * LATENCY_S),
+        ("{name: bsp, exchange: ring}", STEP_S + 2 * LATENCY_S + UPDATE_S),
     ],
 )
 def test_a_round_has_its_calls_its_pushes_and_its_update(profile, paradigm, round_s):

@@ -28,7 +28,6 @@ from raysync.results.figures.primitives import (
     over_seeds,
     plain,
     rule,
-    started_at,
 )
 
 SECTION = "How well, how soon"
@@ -109,7 +108,7 @@ def points(run: CollectedRun, measure: MeasureAxis, x: str) -> tuple[Floats, Flo
     """Return a run's finite evaluations: seconds since the first release, or samples; values."""
     frame, values = run.record.evaluations, measure.of(run.record.evaluations)
     if x == "time":
-        at = np.asarray(frame["at"], dtype=float) - started_at(run)
+        at = np.asarray(frame["at"], dtype=float) - run.started_at
     else:
         at = np.asarray(frame.progress, dtype=float) * workload_of(run.record)
     finite = np.isfinite(values) & np.isfinite(at)

@@ -118,17 +118,11 @@ class Series:
     @cached_property
     def run_events(self) -> tuple[RunEvents, ...]:
         """Each run's other events, in seconds since the first release."""
-        return tuple(run_events_of(run.record, started_at(run)) for run in self.runs)
-
-
-def started_at(run: CollectedRun) -> float:
-    """Return the first release, in seconds since the run began; 0: there was none."""
-    pushes = run.record.pushes
-    return float(pushes.released_at_s.min()) if len(pushes) else 0.0
+        return tuple(run_events_of(run.record, run.started_at) for run in self.runs)
 
 
 def _pushes(run: CollectedRun) -> pd.DataFrame:
-    start = started_at(run)
+    start = run.started_at
     frame = run.record.pushes
     slots = {worker: WorkerId(worker).slot for worker in frame.worker.unique()}
     return frame.assign(
