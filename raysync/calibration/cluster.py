@@ -13,27 +13,24 @@ from raysync.config import WorkerGroup
 from raysync.running.engines import Engine
 from raysync.training.preparation import TrainingPlan
 
-BUSY = 0.25
-"""The share of a node's cores that other work may take before a warning."""
+BUSY = 0.25  # other work may take this share of a node's cores without a warning
+# Ray's id of a node -> its busy cores, and all of its cores
 BusyCores = Callable[[str], tuple[float, int]]
-"""Takes Ray's id of a node; returns its busy cores and all of its cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGroup:
+    # None: the group emulates its steps, so its settings say how long they take
     steps: StepTimes | None
-    """None: the group emulates its steps, so its settings say how long they take."""
     links: Links
-    start_s: float
-    """Seconds until a restarted worker is ready."""
+    start_s: float  # seconds until a restarted worker is ready
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
     groups: Mapping[str, MeasuredGroup]
     updates: UpdateTimes
-    sharing: Sharing | None
-    """None: the server's link has room for all workers."""
+    sharing: Sharing | None  # None: the server's link has room for all workers
 
 
 def calibrate(

@@ -61,8 +61,8 @@ Median = Annotated[
 def report(
     paths: Paths, kind: Kind = Format.html, output: Output = None, median: Median = False
 ) -> None:
-    """Report which paradigm is best in several runs or a sweep, and how sure that is. The report
-    has tables and figures.
+    """Report which paradigm is best in several runs or a sweep, and how sure that is, with tables
+    and figures.
     """
     from raysync.results.collection import collect
 

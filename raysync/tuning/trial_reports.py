@@ -14,7 +14,7 @@ from raysync.record.measures import Measures
 from raysync.running.stop_request import RunCut
 from raysync.tracking.observers import TrackerNotice
 
-# the measures that a report has beside the metrics of the evaluation
+# measures in a report, beside the metrics of the evaluation
 REPORTED = (
     "progress",
     "seconds",
