@@ -84,5 +84,5 @@ def _warn_if_busy(
     if busy > BUSY * cores:
         notify(
             f"The node of {group.name} is busy with other work ({busy:.1f} of {cores} cores): its"
-            " measured times are longer than those of an idle node."
+            " measured times are longer than on an idle node."
         )

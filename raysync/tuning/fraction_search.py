@@ -1,8 +1,8 @@
 """The search for the switch point: candidate fractions, the answer, and its cost.
 
 Source: Li et al., "Sync-Switch" (2021), sections IV-B1 and VI-C, Table II. The paper says binary
-search, but its published costs are those of this method, which never returns to fractions between
-the failed one and the last that passed.
+search, but its published costs fit this method, which never returns to fractions between the failed
+one and the last that passed.
 """
 
 from __future__ import annotations

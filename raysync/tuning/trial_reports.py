@@ -50,7 +50,7 @@ class TuneReports:
             self._report(report_of(measures))
 
     def notify(self, text: str) -> None:
-        """Show a sentence in the trial's own output; those of trackers also reach the sweep."""
+        """Show a sentence in the trial's own output; trackers' sentences also reach the sweep."""
         print(text)
         if isinstance(text, TrackerNotice):
             self._notices.append(text)
