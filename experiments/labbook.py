@@ -1,14 +1,15 @@
-"""The lab book: fill the tables and numbers of all pages in this folder, and the index, from the
+"""The lab book: write all pages in this folder, and the index, from their templates and the
 results beside them.
 
     python experiments/labbook.py              from the committed results
     python experiments/labbook.py --runs RUNS  takes over the newest sweeps there, draws pictures
     python experiments/labbook.py --check      changes nothing; names the pages that differ
 
-README.md of a folder begins with its answer, and notes.md has what a reviewer needs beyond it.
-They, the index and the project's README have marks that are filled: `<!-- table: NAME -->` ...
-`<!-- end -->` and, in the prose, `<!-- fact: NAME -->` ... `<!-- end -->`. `labtables.py` describes
-where the results are.
+README.md of a folder begins with its answer, and notes.md has what a reviewer needs beyond it. Each
+is written from a template beside it, README.md.in or notes.md.in, which has `{{table: NAME}}` for a
+table and, in the prose, `{{NAME}}` for a number. The index README.md.in has `{{FOLDER/NAME}}`, as
+has first-page.md.in, a table of the project's README. `labtables.py` describes where the results
+are.
 """
 
 import argparse
@@ -16,6 +17,7 @@ import os
 import re
 import sys
 import tomllib
+from collections.abc import Mapping
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from types import ModuleType
@@ -32,7 +34,9 @@ from raysync import config  # noqa: E402
 from raysync.config import Experiment  # noqa: E402
 from raysync.record.sweeps import SweepRecord, load_sweep  # noqa: E402
 
-MARK = re.compile(r"(<!-- (table|fact): (.+?) -->)(.*?)(<!-- end -->)", re.DOTALL)
+MARK = re.compile(r"\{\{(table: )?(.+?)\}\}")
+SOURCE = "<!-- Written from {}: change that file, then run python experiments/labbook.py -->\n"
+FIRST_PAGE, FIRST_TABLE = HERE.parent / "README.md", HERE / "first-page.md.in"
 KEPT = (
     "status",
     "paradigm",
@@ -73,22 +77,34 @@ def tables_of(folder: Path) -> ModuleType | None:
     return module
 
 
-def filled(page: str, tables: dict[str, str], facts: dict[str, str]) -> str:
-    """Return the page with its marks filled."""
+def template_of(page: Path) -> Path:
+    """Return the file from which a page is written."""
+    return page.with_name(f"{page.name}.in")
 
-    def fill(match: re.Match[str]) -> str:
-        begin, kind, name, _, end = match.groups()
-        return (
-            f"{begin}\n{tables[name]}\n{end}" if kind == "table" else f"{begin}{facts[name]}{end}"
-        )
 
-    return MARK.sub(fill, page)
+def filled(template: str, tables: Mapping[str, str], facts: Mapping[str, str]) -> str:
+    """Return a template with its marks filled."""
+
+    def fill(mark: re.Match[str]) -> str:
+        text = (tables if mark[1] else facts)[mark[2]].strip("\n")
+        assert text, f"{mark[0]} is empty"
+        return text
+
+    return MARK.sub(fill, template)
+
+
+def written(page: Path, tables: Mapping[str, str], facts: Mapping[str, str]) -> str:
+    """Return the text that a page should have; its first line names the template."""
+    template = template_of(page)
+    return SOURCE.format(template.name) + filled(
+        template.read_text(encoding="utf-8"), tables, facts
+    )
 
 
 def answer(page: str) -> str:
-    """Return the first paragraph of a page in one line, without marks."""
+    """Return the first paragraph of a page in one line."""
     _, paragraph, *_ = page.split("\n\n")
-    return " ".join(MARK.sub(r"\4", paragraph).split())
+    return " ".join(paragraph.split())
 
 
 def pages() -> dict[Path, str]:
@@ -99,14 +115,24 @@ def pages() -> dict[Path, str]:
         facts = module.facts(results) if hasattr(module, "facts") else {}
         tables = module.tables(results) if module is not None else {}
         for page in (folder / "README.md", folder / "notes.md"):
-            if page.is_file():
-                texts[page] = filled(page.read_text(encoding="utf-8"), tables, facts)
+            if template_of(page).is_file():
+                texts[page] = written(page, results.measured() | tables, facts)
         of_all |= {f"{folder.name}/{name}": fact for name, fact in facts.items()}
         rows.append(index_row(folder, entry, answer(texts[folder / "README.md"])))
-    tables = {"index": tabulate(rows)}
-    for page in (HERE / "README.md", HERE.parent / "README.md"):
-        texts[page] = filled(page.read_text(encoding="utf-8"), tables, of_all)
+    index = HERE / "README.md"
+    texts[index] = written(index, {"index": tabulate(rows)}, of_all)
+    first_table = filled(FIRST_TABLE.read_text(encoding="utf-8"), {}, of_all)
+    texts[FIRST_PAGE] = with_table(FIRST_PAGE.read_text(encoding="utf-8"), first_table)
     return texts
+
+
+def with_table(page: str, table: str) -> str:
+    """Return a page with a table in place of the one that has the same heading."""
+    heading, _, _ = table.partition("\n")
+    before, found, rest = page.partition(f"{heading}\n")
+    assert found, f"no table begins with {heading}"
+    _, _, after = rest.partition("\n\n")
+    return f"{before}{table}\n{after}"
 
 
 def index_row(folder: Path, entry: dict[str, Any], says: str) -> dict[str, str]:
@@ -216,7 +242,7 @@ def main() -> None:
         page: text for page, text in pages().items() if page.read_text(encoding="utf-8") != text
     }
     for page, text in differ.items():
-        print(f"{page.relative_to(HERE.parent)}: {'differs' if arguments.check else 'filled'}")
+        print(f"{page.relative_to(HERE.parent)}: {'differs' if arguments.check else 'written'}")
         if not arguments.check:
             page.write_text(text, encoding="utf-8")
     sys.exit(bool(arguments.check and differ))

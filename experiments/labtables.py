@@ -6,6 +6,7 @@ them.
     FOLDER/results/SWEEP.curves.csv its evaluations, where something was trained
     FOLDER/results/SWEEP.*.csv      what else the folder keeps of a sweep
     FOLDER/results/sweeps.csv       when, where and how long each sweep ran
+    FOLDER/results/SCRIPT.md        what a script has measured, as a piece of a page
     FOLDER/tables.py                its tables, the numbers in its prose, its pictures
 
 SWEEP is the name of the experiment file. The statistics are those of `raysync.results`.
@@ -134,6 +135,19 @@ class Results:
         """Write results/NAME.csv."""
         file = self.folder / "results" / f"{name}.csv"
         rows.to_csv(file, index=False, float_format=DIGITS)
+
+    def measured(self) -> dict[str, str]:
+        """Return script -> what it has measured, for the mark of this name in a template."""
+        return {
+            file.stem: file.read_text(encoding="utf-8")
+            for file in sorted((self.folder / "results").glob("*.md"))
+        }
+
+    def write_measured(self, script: str, text: str) -> None:
+        """Write results/SCRIPT.md."""
+        file = self.folder / "results" / f"{script}.md"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text, encoding="utf-8")
 
     def of_runs(self, name: str, file: str = "") -> pd.DataFrame:
         """Return the runs that count in results/NAME.csv, which a script wrote.
@@ -302,22 +316,10 @@ def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def write_into(page: Path, script: str, text: str) -> None:
-    """Put a text between the marks of a script on a page."""
-    begin, end = f"<!-- {script}: begin -->\n", f"<!-- {script}: end -->\n"
-    head, _, rest = page.read_text(encoding="utf-8").partition(begin)
-    page.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
-
-
-def written(page: Path, script: str) -> tuple[str, list[list[list[str]]]]:
-    """Return the text that a script has put between its marks on a page, and the rows of its
-    tables without their headings, as cells.
-    """
-    _, _, rest = page.read_text(encoding="utf-8").partition(f"<!-- {script}: begin -->\n")
-    text, end, _ = rest.partition(f"<!-- {script}: end -->")
-    assert end, f"{page} has no marks of {script}"
+def rows_of(text: str) -> list[list[list[str]]]:
+    """Return the rows of the tables in a text without their headings, as cells."""
     tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
-    return text, [
+    return [
         [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
         for table in tables
     ]

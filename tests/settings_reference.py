@@ -1,10 +1,10 @@
-"""The reference of all settings, which is a part of `raysync/config/README.md`.
+"""Write the tables of all settings into `raysync/config/REFERENCE.md`.
 
-    python -m tests.settings_reference          write that part
-    python -m tests.settings_reference --check  exit with 1 if it is stale
+    python -m tests.settings_reference          write the tables
+    python -m tests.settings_reference --check  exit with 1 if they are stale
 
-It has a table for each block of an experiment file: each setting with its default, what is allowed
-and what it means, all as the models say it. So the guide cannot say anything else than the program.
+Each block of an experiment file has a table: its settings with default, allowed values and meaning,
+from the pydantic models. So the reference cannot contradict the program.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pydantic.fields import FieldInfo
 from raysync.config.base import Named
 from raysync.config.experiment import Experiment
 
-GUIDE = Path(__file__).parents[1] / "raysync" / "config" / "README.md"
+PAGE = Path(__file__).parents[1] / "raysync" / "config" / "REFERENCE.md"
 BEGIN = "<!-- reference: python -m tests.settings_reference -->\n"
 END = "<!-- end of the reference -->\n"
 HEAD = "| setting | default | allowed | meaning |\n| --- | --- | --- | --- |"
@@ -51,16 +51,16 @@ def reference() -> str:
     return "\n\n".join(_section(path, model) for path, model in _blocks("", Experiment)) + "\n"
 
 
-def with_reference(guide: str) -> str:
-    """Return a guide with the reference of today between its two marks.
+def with_reference(page: str) -> str:
+    """Return a page with the current tables between its two marks.
 
     Raises:
-        ValueError: the guide lacks a mark.
+        ValueError: the page lacks a mark.
     """
-    before, begin, rest = guide.partition(BEGIN)
+    before, begin, rest = page.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise ValueError(f"the guide needs the lines {BEGIN!r} and, behind it, {END!r}")
+        raise ValueError(f"the page needs the lines {BEGIN!r} and, behind it, {END!r}")
     return f"{before}{begin}\n{reference()}\n{end}{after}"
 
 
@@ -187,17 +187,17 @@ def _number(bound: float) -> str:
 
 def main(arguments: list[str]) -> int:
     """Write the reference, or check it; returns the exit status."""
-    guide = GUIDE.read_text(encoding="utf-8")
-    fresh = with_reference(guide)
+    page = PAGE.read_text(encoding="utf-8")
+    fresh = with_reference(page)
     if arguments not in ([], ["--check"]):
         print(f"unknown: {' '.join(arguments)}; allowed: --check, or nothing.", file=sys.stderr)
         return 2
-    if fresh == guide:
+    if fresh == page:
         return 0
     if arguments:
-        print(f"{GUIDE} is stale: run python -m tests.settings_reference", file=sys.stderr)
+        print(f"{PAGE} is stale: run python -m tests.settings_reference", file=sys.stderr)
         return 1
-    GUIDE.write_text(fresh, encoding="utf-8")
+    PAGE.write_text(fresh, encoding="utf-8")
     return 0
 
 

@@ -2,7 +2,7 @@
 virtual one, by throughput, wait share and staleness.
 
     python experiments/agreement/agree.py            prints the table (half an hour)
-    python experiments/agreement/agree.py --write    and puts it into notes.md beside this file
+    python experiments/agreement/agree.py --write    and writes results/agree.md
 
 There are four and eight workers, each over the machine's own network alone and with an emulated
 link of the slow ones in addition, and three seeds. A ratio is virtual / Ray of the same seed; its
@@ -23,7 +23,7 @@ import pandas as pd
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from labtables import finished, range_text, tabulate, write_into  # noqa: E402
+from labtables import Results, finished, range_text, tabulate  # noqa: E402
 
 from raysync import config  # noqa: E402
 from raysync.calibration import calibrate, profile  # noqa: E402
@@ -122,9 +122,9 @@ def table() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into notes.md")
+    parser.add_argument("--write", action="store_true", help="into results/agree.md as well")
     write = parser.parse_args().write
     text = table()
     print(text)
     if write:
-        write_into(HERE / "notes.md", "agree.py", text)
+        Results(HERE).write_measured("agree", text)

@@ -1,11 +1,11 @@
-"""The table of README.md and the numbers in its prose, from what agree.py wrote into notes.md."""
+"""The table of README.md and the numbers in its prose, from results/agree.md."""
 
 from __future__ import annotations
 
-from labtables import Results, numbers, range_text, tabulate, written
+from labtables import Results, numbers, range_text, rows_of, tabulate
 
 PARADIGM, WORKERS, RATIO, POINTS, STALENESS = 0, 1, 4, 7, 10
-"""Columns of the table in notes.md."""
+"""Columns of the table."""
 SETTINGS = {
     "4": "4 workers",
     "4, a link": "4 workers, a slow link",
@@ -33,7 +33,7 @@ def facts(results: Results) -> dict[str, str]:
 
 
 def _rows(results: Results, workers: str) -> list[list[str]]:
-    _, [table] = written(results.folder / "notes.md", "agree.py")
+    [table] = rows_of(results.measured()["agree"])
     return [row for row in table if row[WORKERS] == workers]
 
 

@@ -1,7 +1,7 @@
 """What checkpoints cost a run on Ray.
 
     python experiments/benchmarks/checkpoints.py            prints the table
-    python experiments/benchmarks/checkpoints.py --write    and puts it into notes.md
+    python experiments/benchmarks/checkpoints.py --write    and writes results/checkpoints.md
 
 Two workers train 25 M parameters under BSP with momentum, so a checkpoint has 200 MB. It is taken
 far more often than anybody would, so that its cost is seen above the noise; what one a minute costs

@@ -2,7 +2,7 @@
 gloo.
 
     python experiments/benchmarks/ddp.py            prints the table
-    python experiments/benchmarks/ddp.py --write    and puts it into notes.md beside this file
+    python experiments/benchmarks/ddp.py --write    and writes results/ddp.md
 
 The model is the convnet with a dummy parameter, so that a step computes little and sends 0.1, 2.5
 or 25 million numbers each way; raysync sends them over both of its transports. DDP runs in two

@@ -1,7 +1,7 @@
 """The first hour on a machine with GPUs: is it right there, and where does the time go?
 
     python experiments/benchmarks/gpu.py            prints the page
-    python experiments/benchmarks/gpu.py --write    and puts it into notes.md beside this file
+    python experiments/benchmarks/gpu.py --write    and writes results/gpu.md
     python experiments/benchmarks/gpu.py --try      a small model on this machine's CPU: whether the
                                                     program itself works
 
@@ -23,7 +23,7 @@ from typing import Any
 import ray
 import torch
 from plain_training import PRECISIONS, Setting, ddp_samples_per_s, plain_samples_per_s, told
-from report import NOTES, finished, markdown, measured_on, tabulate, write_into
+from report import HERE, finished, markdown, measured_on, tabulate
 from step_budget import budget
 from step_options import computing_options, wire_options
 
@@ -298,7 +298,7 @@ def _large() -> Setting:
 def main() -> None:
     """Parse the command line, measure, and print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the page into notes.md")
+    parser.add_argument("--write", action="store_true", help="into results/gpu.md as well")
     parser.add_argument("--try", action="store_true", dest="small", help="on the CPU, small")
     asked = parser.parse_args()
     if asked.small and asked.write:
@@ -310,7 +310,7 @@ def main() -> None:
         print(section, flush=True)
         text += section
         if asked.write:  # at once: a lent machine may be taken away
-            write_into(NOTES, "gpu.py", text)
+            HERE.write_measured("gpu", text)
 
 
 if __name__ == "__main__":

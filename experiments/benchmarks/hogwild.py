@@ -1,7 +1,7 @@
 """Gradients per second of two asynchronous workers: raysync under ASP, and Hogwild.
 
     python experiments/benchmarks/hogwild.py            prints the table
-    python experiments/benchmarks/hogwild.py --write    and puts it into notes.md
+    python experiments/benchmarks/hogwild.py --write    and writes results/hogwild.md
 
 Hogwild (Niu et al. 2011) is the ceiling for asynchronous training on one machine: two processes
 step on one model in shared memory, as in PyTorch's example, without a server, a lock, a version or

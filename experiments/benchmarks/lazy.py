@@ -1,7 +1,7 @@
 """What it costs to read samples one by one, instead of from memory.
 
     python experiments/benchmarks/lazy.py            prints the table
-    python experiments/benchmarks/lazy.py --write    and puts it into notes.md
+    python experiments/benchmarks/lazy.py --write    and writes results/lazy.md
 
 One worker's steps (read a batch, forward, backward, with one thread) on images of 28x28, which are
 PNG files for the lazy path; each contender is a process of its own in each turn, for its memory.

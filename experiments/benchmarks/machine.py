@@ -1,7 +1,7 @@
 """What one decision costs: pushes per second of `Machine.handle`, at 8 and at 10,000 workers.
 
     python experiments/benchmarks/machine.py            prints the table
-    python experiments/benchmarks/machine.py --write    and puts it into notes.md beside this file
+    python experiments/benchmarks/machine.py --write    and writes results/machine.md
 
 The events are recorded first, from unequal workers (speeds 1 to 3, lognormal jitter of 30 %) on a
 virtual clock; then a fresh machine handles them, and only that is timed. There are five rounds; in

@@ -2,7 +2,7 @@
 without.
 
     python experiments/benchmarks/metrics.py            prints the table
-    python experiments/benchmarks/metrics.py --write    and puts it into notes.md beside this file
+    python experiments/benchmarks/metrics.py --write    and writes results/metrics.md
 
 Four workers train lenet under ASP on synthetic data of CIFAR's shape, in one session. The speed of
 a shared machine drifts by some percent within seconds, so each half of a pair is four short runs,

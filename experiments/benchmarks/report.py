@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: ratios with an interval, and their tables in notes.md."""
+"""Shared by the benchmarks: ratios with an interval, and tables of them in results/."""
 
 import argparse
 import os
@@ -15,9 +15,9 @@ from scipy.stats import bootstrap
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from labtables import finished, markdown, tabulate, write_into  # noqa: F401  (for the scripts here)
+from labtables import Results, finished, markdown, tabulate  # noqa: F401  (for the scripts here)
 
-NOTES = Path(__file__).with_name("notes.md")
+HERE = Results(Path(__file__).parent)
 
 
 def interval(values: Sequence[float]) -> str:
@@ -35,13 +35,11 @@ def measured_on() -> str:
 
 
 def main(script: str, about: str, measure: Callable[[], str]) -> None:
-    """Print what `measure` returns; with --write, put it into notes.md between the marks of the
-    script as well.
-    """
+    """Print what `measure` returns; with --write, write it into results/SCRIPT.md as well."""
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into notes.md")
+    parser.add_argument("--write", action="store_true", help="into results/ as well")
     write = parser.parse_args().write
     text = measure()
     print(text)
     if write:
-        write_into(NOTES, Path(script).name, text)
+        HERE.write_measured(Path(script).stem, text)

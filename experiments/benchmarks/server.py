@@ -1,7 +1,7 @@
 """What one update costs the server, beside the same formulas written down in plain torch.
 
     python experiments/benchmarks/server.py            prints the table
-    python experiments/benchmarks/server.py --write    and puts it into notes.md beside this file
+    python experiments/benchmarks/server.py --write    and writes results/server.md
 
 The plain side is the obvious program: torch's optimizer as it comes, the weighted mean as a sum,
 and each correction as its formula, with a fresh vector for each result. Nothing else runs: no Ray,

@@ -1,7 +1,7 @@
 """Whether one worker's slow link holds up the others, on Ray.
 
     python experiments/benchmarks/slow_link.py            prints the table
-    python experiments/benchmarks/slow_link.py --write    and puts it into notes.md
+    python experiments/benchmarks/slow_link.py --write    and writes results/slow_link.md
 
 Three workers of 40 ms a step under ASP, with real processes. In every second run each gradient of
 the third takes a second on its way to the server, which is emulated on the way: the worker has

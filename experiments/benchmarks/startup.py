@@ -1,7 +1,7 @@
 """How long it takes until training begins, and how much memory a run holds.
 
     python experiments/benchmarks/startup.py            prints the tables
-    python experiments/benchmarks/startup.py --write    and puts them into notes.md
+    python experiments/benchmarks/startup.py --write    and writes results/startup.md
 
 Seconds from the command `raysync run` to the first push, in new processes each time, in turns with
 worker processes that are forked and with such that import torch for themselves; and, at the end of

@@ -1,7 +1,7 @@
 """What Ray Tune costs a sweep: a virtual trial under Tune beside the same run alone.
 
     python experiments/benchmarks/sweep.py            prints the table (three minutes)
-    python experiments/benchmarks/sweep.py --write    and puts it into notes.md beside this file
+    python experiments/benchmarks/sweep.py --write    and writes results/sweep.md
 
 A trial is `raysync compare`'s network on digits, one epoch, in virtual time, with its record.
 Alone, the runs follow one another in one process with one thread. Under Tune, `raysync sweep` runs

@@ -1,4 +1,4 @@
-"""The goals of the platform, beside what the scripts have measured and written into notes.md."""
+"""The goals of the platform, beside what the scripts have measured."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from labtables import Results, numbers, tabulate, written
+from labtables import Results, numbers, rows_of, tabulate
 
 Cells = Callable[[Results], list[str]]
 """Finds what was measured: one cell, or several of which the worst counts."""
@@ -16,7 +16,7 @@ Cells = Callable[[Results], list[str]]
 
 def _cell(script: str, table: int, rows: str, column: int, results: Results) -> list[str]:
     """Return a column of those rows whose text begins with a pattern."""
-    _, tables = written(results.folder / "notes.md", script)
+    tables = rows_of(results.measured()[script])
     found = [row[column] for row in tables[table] if re.match(rows, " | ".join(row))]
     assert found, f"{script}: no row {rows}"
     return found
@@ -24,8 +24,7 @@ def _cell(script: str, table: int, rows: str, column: int, results: Results) -> 
 
 def _said(script: str, pattern: str, results: Results) -> list[str]:
     """Return what a script wrote outside of tables."""
-    text, _ = written(results.folder / "notes.md", script)
-    match = re.search(pattern, text)
+    match = re.search(pattern, results.measured()[script])
     assert match is not None, f"{script}: nothing like {pattern}"
     return [match[1]]
 
@@ -71,9 +70,9 @@ class Goal:
         }
 
 
-throughput = partial(partial, _cell, "throughput.py")
-ddp = partial(partial, _cell, "ddp.py", 0)
-virtual = partial(partial, _cell, "virtual.py")
+throughput = partial(partial, _cell, "throughput")
+ddp = partial(partial, _cell, "ddp", 0)
+virtual = partial(partial, _cell, "virtual")
 GRADIENTS = _both(virtual(3, "304", 3), virtual(3, "2,400", 3))
 GOALS: Sequence[Goal] = (
     Goal(
@@ -114,7 +113,7 @@ GOALS: Sequence[Goal] = (
     Goal(
         "gradients/s, ASP, of Hogwild",
         0.8,
-        partial(_cell, "hogwild.py", 0, "raysync, asp \\|", 3),
+        partial(_cell, "hogwild", 0, "raysync, asp \\|", 3),
         short=True,
     ),
     Goal(
@@ -130,8 +129,8 @@ GOALS: Sequence[Goal] = (
         "server's SGD update by one gradient, of torch's step",
         1,
         _both(
-            partial(_cell, "server.py", 0, "SGD \\| 1 ", 4),
-            partial(_cell, "server.py", 0, "SGD \\| 1 ", 7),
+            partial(_cell, "server", 0, "SGD \\| 1 ", 4),
+            partial(_cell, "server", 0, "SGD \\| 1 ", 7),
         ),
         at_least=False,
     ),
@@ -139,30 +138,30 @@ GOALS: Sequence[Goal] = (
         "every other update, of its formulas in torch",
         0.6,
         _both(
-            partial(_cell, "server.py", 0, "(?!SGD \\| 1 )", 4),
-            partial(_cell, "server.py", 0, "(?!SGD \\| 1 )", 7),
+            partial(_cell, "server", 0, "(?!SGD \\| 1 )", 4),
+            partial(_cell, "server", 0, "(?!SGD \\| 1 )", 7),
         ),
         at_least=False,
     ),
     Goal(
         "throughput with metrics, of that without",
         0.98,
-        partial(_cell, "metrics.py", 0, "pushes/s", 3),
+        partial(_cell, "metrics", 0, "pushes/s", 3),
         short=True,
     ),
     Goal(
         "throughput with a checkpoint a minute, 25 M, of that without",
         0.98,
-        partial(_cell, "checkpoints.py", 0, "each", 3),
+        partial(_cell, "checkpoints", 0, "each", 3),
         short=True,
     ),
     Goal(
         "pushes/s decided with 8 workers, of those with 10,000",
         2,
-        partial(_cell, "machine.py", 0, "", 3),
+        partial(_cell, "machine", 0, "", 3),
         at_least=False,
     ),
-    Goal("pushes/s that SSP decides, 8 workers", 80_000, partial(_cell, "machine.py", 0, "ssp", 1)),
+    Goal("pushes/s that SSP decides, 8 workers", 80_000, partial(_cell, "machine", 0, "ssp", 1)),
     Goal("virtual pushes/s of SSP, 8 workers", 40_000, virtual(0, "ssp", 1), short=True),
     Goal("the same, as it was raised", 60_000, virtual(0, "ssp", 1)),
     Goal("virtual pushes/s of SSP, 10,000 workers", 40_000, virtual(0, "ssp", 4)),
@@ -181,21 +180,21 @@ GOALS: Sequence[Goal] = (
     Goal(
         "a million pushes with their record",
         1024,
-        partial(_said, "virtual.py", r"peak (\d+) MiB"),
+        partial(_said, "virtual", r"peak (\d+) MiB"),
         at_least=False,
         unit=" MiB",
     ),
     Goal(
         "`raysync whatif`, 64 ranks, 2,000 steps",
         60,
-        partial(_said, "whatif.py", r"([\d.]+) seconds"),
+        partial(_said, "whatif", r"([\d.]+) seconds"),
         at_least=False,
         unit=" s",
     ),
     Goal(
         "what Ray Tune adds to a trial",
         1,
-        partial(_cell, "sweep.py", 0, "Tune adds", 1),
+        partial(_cell, "sweep", 0, "Tune adds", 1),
         at_least=False,
         short=True,
         unit=" s",
@@ -217,8 +216,8 @@ def facts(results: Results) -> dict[str, str]:
     [bsp], [ddp_25], [gpu], [local] = (
         throughput(0, "raysync, bsp \\|", 3)(results),
         ddp("25 M", 4)(results),
-        _cell("gpu.py", 6, "raysync, bsp", 3, results),
-        _cell("gpu.py", 6, "raysync, diloco", 3, results),
+        _cell("gpu", 6, "raysync, bsp", 3, results),
+        _cell("gpu", 6, "raysync, diloco", 3, results),
     )
     return {
         "bsp": bsp,

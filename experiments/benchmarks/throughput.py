@@ -2,7 +2,7 @@
 one node, and over Ray's object store; Ray's own parameter-server example; and the floor.
 
     python experiments/benchmarks/throughput.py            prints the tables
-    python experiments/benchmarks/throughput.py --write    and puts them into notes.md
+    python experiments/benchmarks/throughput.py --write    and writes results/throughput.md
 
 All compute as many gradients of the convnet on synthetic data of MNIST's shape: 5 workers x 600
 iterations of 128 samples. The floor is a plain torch loop, one process per core, that

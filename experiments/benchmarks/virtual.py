@@ -3,7 +3,7 @@ torch; memory.
 
     pip install -e '.[bench]'                           SimPy
     python experiments/benchmarks/virtual.py            prints the tables
-    python experiments/benchmarks/virtual.py --write    and puts them into notes.md
+    python experiments/benchmarks/virtual.py --write    and writes results/virtual.md
 
 Pushes per second are those of the whole engine (machine, clock, network, lines of the journal), in
 processor seconds, without a record; and beside them those with one. What is compared takes turns

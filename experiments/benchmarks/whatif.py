@@ -1,7 +1,7 @@
 """What `raysync whatif` costs: ten paradigms on the step times of many ranks, the whole command.
 
 python experiments/benchmarks/whatif.py            prints the table
-python experiments/benchmarks/whatif.py --write    and puts it into notes.md
+python experiments/benchmarks/whatif.py --write    and writes results/whatif.md
 """
 
 import os

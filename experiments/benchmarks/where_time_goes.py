@@ -1,7 +1,7 @@
 """Where the processor time of a run goes, by py-spy (`pip install py-spy`).
 
-    python experiments/benchmarks/where_time_goes.py            prints the table
-    python experiments/benchmarks/where_time_goes.py --write    and puts it into notes.md
+    python experiments/benchmarks/where_time_goes.py           prints the table
+    python experiments/benchmarks/where_time_goes.py --write   and writes results/where_time_goes.md
 
 Five workers train the convnet under ASP. Each actor's processor time per gradient is the operating
 system's count; py-spy's samples of the thread that runs raysync show what it did: torch and NumPy,

@@ -1,11 +1,11 @@
-"""The table of README.md and the numbers in its prose, from what tasks.py wrote into notes.md."""
+"""The table of README.md and the numbers in its prose, from results/tasks.md."""
 
 from __future__ import annotations
 
-from labtables import Results, tabulate, written
+from labtables import Results, rows_of, tabulate
 
 EXAMPLE, METRIC, PARADIGM, UNTRAINED, VIRTUAL, RAY = range(6)
-"""Columns of the first table in notes.md."""
+"""Columns of the first table."""
 BYTES, AFTER_ONE, AFTER_FOUR = 3, 4, 6
 """Columns of the second."""
 
@@ -45,5 +45,5 @@ def facts(results: Results) -> dict[str, str]:
 
 
 def _written(results: Results) -> tuple[list[list[str]], list[list[str]]]:
-    _, [trained, apart] = written(results.folder / "notes.md", "tasks.py")
+    trained, apart = rows_of(results.measured()["tasks"])
     return trained, apart

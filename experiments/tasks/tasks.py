@@ -1,8 +1,8 @@
 """Train the examples of this folder under three paradigms on both engines, hold BSP against a plain
-torch loop, and write the tables of notes.md.
+torch loop.
 
     python experiments/tasks/tasks.py DATA            prints the tables
-    python experiments/tasks/tasks.py DATA --write    and puts them into notes.md
+    python experiments/tasks/tasks.py DATA --write    and writes results/tasks.md
 
 `DATA` is a folder in which `fashion-png` is, as `fashion_png.py` writes it.
 """
@@ -20,7 +20,7 @@ import torch
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from labtables import tabulate, write_into  # noqa: E402
+from labtables import Results, tabulate  # noqa: E402
 
 import raysync  # noqa: E402
 from raysync import config  # noqa: E402
@@ -140,13 +140,13 @@ def main() -> None:
     """Print the tables, or write them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--write", action="store_true", help="put the tables into notes.md")
+    parser.add_argument("--write", action="store_true", help="into results/tasks.md as well")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as output:
         text = results(given.data, output)
     print(text)
     if given.write:
-        write_into(HERE / "notes.md", "tasks.py", text)
+        Results(HERE).write_measured("tasks", text)
 
 
 if __name__ == "__main__":

@@ -14,19 +14,17 @@ from raysync.config import WorkerGroup
 from raysync.running.engines import Engine
 from raysync.training.preparation import TrainingPlan
 
-BUSY = 0.25
-"""The share of a node's cores that other work may take before a warning."""
+BUSY = 0.25  # other work may take this share of a node's cores without a warning
+# Ray's id of a node -> its busy cores, and all of its cores
 BusyCores = Callable[[str], tuple[float, int]]
-"""Takes Ray's id of a node; returns its busy cores and all of its cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGroup:
+    # None: the group emulates its steps, so its settings say how long they take
     steps: StepTimes | None
-    """None: the group emulates its steps, so its settings say how long they take."""
     links: Links
-    start_s: float
-    """Seconds until a restarted worker is ready."""
+    start_s: float  # seconds until a restarted worker is ready
 
     def without(self, push_s: float) -> MeasuredGroup:
         """Return it with the latency of its link alone, which was measured with a push's time."""
@@ -38,10 +36,8 @@ class MeasuredGroup:
 class Measured:
     groups: Mapping[str, MeasuredGroup]
     updates: UpdateTimes
-    sharing: Sharing | None
-    """None: the server's link has room for all workers."""
-    push_s: float
-    """The coordinator's seconds for each push."""
+    sharing: Sharing | None  # None: the server's link has room for all workers
+    push_s: float  # the coordinator's seconds for each push
 
 
 def calibrate(
@@ -102,5 +98,5 @@ def _warn_if_busy(
     if busy > BUSY * cores:
         notify(
             f"The node of {group.name} is busy with other work ({busy:.1f} of {cores} cores): its"
-            " measured times are longer than those of an idle node."
+            " measured times are longer than on an idle node."
         )

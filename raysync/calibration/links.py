@@ -31,15 +31,12 @@ MESSAGE_BYTES = 4_000  # fits into a message
 OBJECT_BYTES = 400_000  # too large for a message, so it goes through Ray's object store
 LARGE_BYTES = 4_000_000
 ITERATIONS = 300
-FEWEST = 12
-LONGEST_S = 10.0
-"""The limit of all iterations together, unless there are only the `FEWEST`."""
+FEWEST = 12  # iterations
+LONGEST_S = 10.0  # all iterations together, unless there are only the `FEWEST`
 STARTS = 3
 CLASSES = 10
-WARM = 1 / 6
-"""The share of first pushes that are left out: caches and the object store are cold."""
-ALIKE = 1.1
-"""Links are alike if their latencies and bandwidths differ by at most this factor."""
+WARM = 1 / 6  # the first pushes, left out: caches and the object store are cold
+ALIKE = 1.1  # links are alike if their latencies and bandwidths differ by at most this factor
 
 
 # settings that place a group's workers
@@ -58,8 +55,7 @@ PLACE = {
 @dataclass(frozen=True, slots=True)
 class Links:
     latency_s: float
-    bandwidth_bytes_per_s: float | None
-    """None: a large vector takes no longer than a small one."""
+    bandwidth_bytes_per_s: float | None  # None: a large vector takes no longer than a small one
 
     def has_more_latency(self, other: Links) -> bool:
         return self.latency_s > ALIKE * other.latency_s

@@ -13,7 +13,7 @@ from raysync.config.yaml_reading import write_yaml
 def profile(experiment: Experiment, measured: Measured, about: str) -> str:
     """Return a profile's text: the experiment's groups, as measured, and the network.
 
-    What a group sets itself stays. The network has the best link; a group with a longer one has the
+    A group's own settings stay. The network has the best link; a group with a slower one gets the
     difference as a link of its own.
     """
     best = best_of([group.links for group in measured.groups.values()])

@@ -24,24 +24,23 @@ from raysync.running.engines import Engine
 ROUNDS = 14
 WARM = 2  # first rounds, left out: connections are new
 PASSES = 50  # until the weights are settled
+# the server's link binds if it carries less than this share of the workers' links together
 FULL = 0.9
-"""The server's link binds if it carries less than this share of the workers' links together."""
 
+# the part of a vector that a transfer carries, and its begin and end in seconds
 Span = tuple[float, float, float]
-"""The part of a vector that a transfer carries, and its begin and end in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
     bytes_per_s: float
-    sigma: float
-    """The standard deviation of the logarithms of the transfers' weights."""
+    sigma: float  # the standard deviation of the logarithms of the transfers' weights
 
 
 def sharing_of(
     engine: Engine, experiment: Experiment, links: Mapping[str, Links], vector_bytes: int
 ) -> Sharing | None:
-    """Measure how the workers share the link of a server.
+    """Measure the capacity of a server's link, and how unequally workers share it.
 
     Args:
         links: group -> the link of one of its workers alone. Only groups with the best bandwidth
@@ -49,8 +48,8 @@ def sharing_of(
         vector_bytes: the size of the model's gradient.
 
     Returns:
-        None if the link does not bind: all are on one node, or it has room for all. A link that the
-            workers of one node share counts as the server's.
+        None if the link does not bind: all actors are on one node, or it has room for all workers.
+            A link that the workers of one node share counts as the server's.
     """
     best = best_of(links.values())
     groups = [

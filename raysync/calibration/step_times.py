@@ -18,36 +18,30 @@ from raysync.running.engines import Engine
 from raysync.running.run import run_in
 from raysync.training.preparation import TrainingPlan, prepare
 
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Batch sizes to measure, as multiples of the group's."""
+FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)  # batch sizes to measure, as multiples of the group's
 WARM, STEPS = 3, 17  # steps left out, steps that count
-BETTER = 0.5
-"""A floor must leave at most this share of the line's error."""
-TOLERATED = 0.02
-"""A line with a smaller relative error needs no floor."""
+BETTER = 0.5  # a floor must leave at most this share of the line's error
+TOLERATED = 0.02  # a line with a smaller relative error needs no floor
 OUT_OF_MEMORY = "out of memory"
+# the search for the largest batch ends when the smallest failure is this close, as a ratio
 CLOSE = 1.1
-"""The search for the largest batch ends when the smallest failure is this close, as a ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    seconds: Mapping[int, float]
-    """Batch size -> the median of its steps."""
+    seconds: Mapping[int, float]  # batch size -> the median of its steps
     fixed_s: float
     per_sample_s: float
     floor_s: float
-    sigma: float
-    """The standard deviation of the logarithm of a step's time."""
-    max_batch: int | None = None
-    """The largest batch that fits into memory; None: not searched."""
+    sigma: float  # the standard deviation of the logarithm of a step's time
+    max_batch: int | None = None  # the largest batch that fits into memory; None: not searched
 
     def at(self, size: int) -> float:
         return max(self.floor_s, self.fixed_s + self.per_sample_s * size)
 
 
 def step_times(engine: Engine, training: TrainingPlan, group: WorkerGroup) -> StepTimes:
-    """Measure a group's steps.
+    """Measure the steps of a group's worker at several batch sizes.
 
     Raises:
         ConfigError: it has GPUs and this torch sees none, or no batch fits into its memory.

@@ -41,7 +41,7 @@ def advise(
     file: OptionalFile = None,
     settings: Settings = [],  # noqa: B006 - typer copies it
     train: Annotated[
-        bool, typer.Option("--train", help="Run the sweep that is advised, and show its answer.")
+        bool, typer.Option("--train", help="Run the advised sweep, and show its answer.")
     ] = False,
     budget_minutes: Annotated[
         float | None, typer.Option(help="With --train: minutes after which all trials are stopped.")
@@ -56,8 +56,8 @@ def advise(
             metavar="FILE",
             help=(
                 "Measured step times of the workers, as for `raysync whatif`: a run folder, a"
-                " table, or traces. Default: from the experiment or its profile; step times that"
-                " these lack are measured first."
+                " table, or traces. Default: from the experiment or its profile; missing ones are"
+                " measured first."
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it
@@ -149,7 +149,7 @@ def advise(
 def _step_times(
     experiment: Experiment, steps: list[str], columns: str | None
 ) -> tuple[RankStepTimes | None, dict[str, Any] | None]:
-    """Return the step times of `--steps`, or the profile of workers that lack them."""
+    """Return the step times of `--steps`; without it, a measured profile if they are not set."""
     from raysync.predict.advise import uncalibrated_groups
     from raysync.predict.step_times.rank_step_times import read
 

@@ -44,8 +44,8 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         help=(
-            "With --resume: use what the run folder names, code, trackers and other hosts and"
-            " folders, although the run was not started in the current directory."
+            "With --resume: use the code, trackers, hosts and folders that the run folder names,"
+            " although the run was not started in the current directory."
         ),
     ),
 ]
@@ -117,7 +117,7 @@ def prepare_tune() -> None:
 
 
 def say_that_ray_starts(experiment: Experiment, what: str) -> None:
-    """Announce the start of processes, in which nothing else is printed for half a minute."""
+    """Announce the start of processes: nothing else is printed for half a minute."""
     joins = experiment.cluster.address not in ("auto", "local") or (
         experiment.cluster.address == "auto" and "RAY_ADDRESS" in os.environ
     )
@@ -125,7 +125,7 @@ def say_that_ray_starts(experiment: Experiment, what: str) -> None:
 
 
 def check_places(experiment: Experiment) -> None:
-    """Refuse an experiment, before Ray starts, whose records or checkpoints cannot be written."""
+    """Check, before Ray starts, that records and checkpoints can be written."""
     check(experiment_folder(experiment.output, experiment.name))
     checkpoint = experiment.checkpoint
     if checkpoint is not None and checkpoint.output is not None:

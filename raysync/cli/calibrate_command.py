@@ -31,8 +31,8 @@ def calibrate(
     file: OptionalFile = None,
     settings: Settings = [],  # noqa: B006
 ) -> None:
-    """Measure each group of workers on its own nodes, and write a profile for the virtual engine (a
-    few minutes).
+    """Measure each group of workers on its own nodes, and write a profile for the virtual engine.
+    This takes a few minutes.
     """
     from raysync import calibration
     from raysync.cluster.probes import busy_cores

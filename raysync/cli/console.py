@@ -33,8 +33,8 @@ class VisibleConsole(Console):
         self.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
+# columns of an output without a terminal, such as a job's log; rich would fold at 80
 WIDE = None if "COLUMNS" in os.environ else 160
-"""Columns of an output without a terminal, such as a job's log; rich would fold at 80."""
 console = VisibleConsole(emoji=False, width=None if sys.stdout.isatty() else WIDE)
 errors = VisibleConsole(stderr=True, emoji=False, width=None if sys.stderr.isatty() else WIDE)
 

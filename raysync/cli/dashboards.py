@@ -22,7 +22,7 @@ from raysync.record.storage import written
 
 TIMEOUT_S = 10
 ALL_SERIES = '{__name__=~"ray_raysync_.+"}'
-# Ray's head writes its dashboards into that folder, and what Prometheus and Grafana need to start
+# Ray's head adds its own dashboards to the folder, and settings to start Prometheus and Grafana
 NEXT = """\
 Written: {folder}/dashboards
 export RAY_METRICS_GRAFANA_DASHBOARD_OUTPUT_DIR={folder}/dashboards
@@ -82,7 +82,7 @@ def _write(folder: Path) -> None:
 
 
 def check_url(url: str, option: str) -> str:
-    """Remove the slash at an address's end; refuse what is no address."""
+    """Check an address, and remove the slash at its end."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

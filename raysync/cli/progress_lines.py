@@ -27,8 +27,7 @@ from raysync.results.columns import metric_text, ratio_text
 if TYPE_CHECKING:
     from raysync.tuning.progress import SweepProgress
 
-SHOW_EVERY_S = 0.1
-"""Time between two updates of a line: some figures take time in proportion to the workers."""
+SHOW_EVERY_S = 0.1  # between updates of a line: some figures cost time for each worker
 
 
 class RunLines:

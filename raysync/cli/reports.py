@@ -79,8 +79,8 @@ def report(
     median: Median = False,
     margin: Margin = None,
 ) -> None:
-    """Report which paradigm is best in several runs or a sweep, and how sure that is. The report
-    has tables and figures.
+    """Report which paradigm is best in several runs or a sweep, and how sure that is, with tables
+    and figures.
     """
     from raysync.results.collection import collect
 

@@ -21,14 +21,13 @@ from raysync.record.event_text import EventText, seconds
 from raysync.record.measures import OF_LABELS
 from raysync.record.run_status import RunStatus, WorkerRow
 
-# the columns of the table of workers between the name and the state
+# columns of the workers' table, between the name and the state
 NUMBERS = ("clock", "lead", "pushes", "wait", "stale-\nness", "\nmax")
+# (width of a terminal, columns on narrower ones): the state, which says most, keeps its room
 FEWER = ((60, ("wait",)), (100, ("clock", "lead", "wait", "stale-\nness")))
-"""(Columns of a terminal, columns of the table on narrower ones): a worker's state says most."""
 UNKNOWN = "-"
-LONGEST_LEFT_S = 1e9
-"""A longer estimate of the time left is not shown: the run has just begun."""
-FRAME_LINES = 5  # lines of the table that are no workers
+LONGEST_LEFT_S = 1e9  # a longer estimate is not shown: the run has just begun
+FRAME_LINES = 5  # the table's lines beside the workers
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,9 @@ class RunView:
     paradigm: str  # the label in tables
     about: Mapping[str, Any]  # from the journal's header
     remark: str = ""  # set for a run that has become quiet, or is still being read
+    # lines of the terminal: as many workers and events are shown as fit, a line each, so that
+    # nothing jumps; None: all
     height: int | None = None
-    """Lines of the terminal. Workers and events take one line each, so that nothing jumps, and as
-    many are shown as fit; None: all.
-    """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         head: list[RenderableType] = [

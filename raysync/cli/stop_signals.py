@@ -19,8 +19,8 @@ from typing import Any, NoReturn
 
 from raysync.running.stop_request import stop_active_run
 
+# signals this close count as one: `timeout` signals the process and then its group
 TOGETHER_S = 0.3
-"""Signals this close count as one: `timeout` signals the process and then its group."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 

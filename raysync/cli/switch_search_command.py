@@ -50,8 +50,8 @@ def switch_search(
         bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")
     ] = False,
 ) -> None:
-    """Search how early a sync-switch may switch, by the file's `switch_search:` block. A second
-    call resumes the search.
+    """Find how early a sync-switch may switch, by the file's `switch_search:` block. A second call
+    resumes the search.
     """
     overrides = with_engine(settings, engine)
     experiment = config.load(file, overrides)

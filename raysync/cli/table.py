@@ -41,8 +41,8 @@ def print_rows(table: Table, marks: Mapping[str, str] = {}) -> None:
     """Print the columns that a terminal has room for.
 
     Args:
-        table: any.
-        marks: name of a row -> what is wrong with it; "": nothing.
+        table: the table to print.
+        marks: name of a row -> its mark in red; "": none.
     """
     columns = [column for column in table.columns if column.narrow is not None]
     headings = [
@@ -101,7 +101,7 @@ def table_of(
 
 
 def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
-    """Print where the time of each paradigm went, by its first seed with a diagnosis."""
+    """Print the bottleneck of each paradigm, from its first seed with a diagnosis."""
     for text in describe_bottlenecks(rows):
         console.print_plain(text)
 
@@ -119,7 +119,7 @@ def print_losses(rows: Mapping[str, Sequence[dict[str, Any] | None]], seeds: Seq
 
 
 def print_divergences(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
-    """Print the first number that is not finite, of each paradigm's first run with one."""
+    """Print the first number that is not finite of each paradigm's first diverged run."""
     for label, summaries in rows.items():
         found = [run["error"] for run in summaries if run and run["status"] == "diverged"]
         if found:
@@ -136,7 +136,7 @@ def plain_table(first: str, *headings: str) -> rich_table.Table:
 
 
 def title(experiment: Experiment, seeds: Sequence[int]) -> str:
-    """Describe the training, the workers and the seeds, and what `±` means with several."""
+    """Describe the training, the workers and the seeds; with several, explain `±`."""
     repeats = f"seed {seeds[0]}"
     if len(seeds) > 1:
         repeats = f"mean ± half of the 95% interval over seeds {', '.join(map(str, seeds))}"

@@ -93,7 +93,7 @@ def _train_in_session(
         print_losses(summaries, seeds)
         print_bottlenecks(summaries)
         records = experiment_folder(experiment.output, experiment.name)
-        # not if the first run could not begin
+        # no folder: the first run could not begin
         if is_uri(records) or (records := folder_of(records)).is_dir():
             console.print_plain(f"Records: {masked(str(records))}")
         say_where_the_model_is([record for runs in done.values() for record in runs])
@@ -102,7 +102,7 @@ def _train_in_session(
 
 
 def _summaries(runs: Sequence[RunRecord | None]) -> list[dict[str, Any] | None]:
-    """Return the summaries of a paradigm's runs; beside whole ones, early ends have no results."""
+    """Return the summaries of a paradigm's runs; beside whole runs, early ends lose results."""
     has_whole = any(record is not None and record.end.kind == "done" for record in runs)
     return [
         None

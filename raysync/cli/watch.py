@@ -41,13 +41,11 @@ from raysync.record.uploader import COPY_EVERY_S
 JOURNAL = "journal.jsonl"
 POLL_S = 0.25
 LINES = 2_000  # journal lines between two updates of the view, which take tenths of a second
+# a run is quiet after this silence, which a step of a large model can take; behind a URI, twice the
+# time between uploads is added
 QUIET_S = 20.0
-"""A run is quiet after this silence: a step of a large model can take as long.
-
-Behind a URI, twice the time between uploads is added.
-"""
+# watching ends after this silence: by default, every deadline of a run has passed by then
 GIVEN_UP_S = 1800.0
-"""Watching ends after this silence: by default, every deadline of a run has passed by then."""
 
 Folder = Annotated[
     str,
@@ -62,15 +60,15 @@ Once = Annotated[bool, typer.Option("--once", help="Print the current status, an
 
 @app.command()
 def watch(run: Folder, once: Once = False) -> None:
-    """Watch a run: progress, what each worker does and why, what was decided. If it has ended, show
-    its last status.
+    """Watch a run: its progress, its decisions, and what each worker does and why. If it has ended,
+    show its last status.
     """
     try:
         record = newest(run)
         with JournalTail(record.path / JOURNAL) as journal:
             Watcher(record, journal, console).run(once=once)
     except OSError as error:
-        if error.filename is None:  # no file is concerned: the reader of a pipe is gone
+        if error.filename is None:  # not of a file: the reader of a pipe is gone
             raise
         raise ConfigError(f"{error.filename}: cannot be read ({error.strerror}).") from error
 

@@ -21,12 +21,9 @@ from raysync.users_code import users_code
 class RunStart:
     """A run that has just begun."""
 
-    folder: Path
-    """The folder of the run's record."""
-    group: str
-    """The name of its experiment, or of the sweep for a trial."""
-    experiment: Experiment
-    """The resolved experiment, with this run's `paradigm` and `seed`."""
+    folder: Path  # the folder of the run's record
+    group: str  # the name of its experiment, or of the sweep for a trial
+    experiment: Experiment  # the resolved experiment, with this run's `paradigm` and `seed`
     began: datetime
 
     @property
@@ -73,7 +70,7 @@ def name_of(callback: object) -> str:
 
 
 def check_callbacks(callbacks: Sequence[object], where: str = "callbacks") -> None:
-    """Refuse callbacks that could not be called; the `ConfigError` names the class or method."""
+    """Refuse callbacks that cannot be called; the `ConfigError` names the class or method."""
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
         raise ConfigError(f"{where}: must be a list of objects, got {type(callbacks).__name__}.")
     for index, callback in enumerate(callbacks):

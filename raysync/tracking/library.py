@@ -43,12 +43,9 @@ FAILED = ("failed", "diverged", "killed")  # statuses of runs that libraries mar
 class LibraryRun(ABC):
     """A run of the library, which a resumed run of ours continues."""
 
-    packages: tuple[str, ...]
-    """To be imported before."""
-    id: str
-    """What the library calls the run."""
-    notice = ""
-    """A sentence for the user, such as the URL of the run."""
+    packages: tuple[str, ...]  # imported before the run is created
+    id: str  # what the library calls the run
+    notice = ""  # for the user, such as the URL of the run
 
     def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         """
@@ -62,7 +59,7 @@ class LibraryRun(ABC):
     @classmethod
     @abstractmethod
     def argument_names(cls) -> tuple[str, ...]:
-        """Return the names of the library's arguments. The library is installed."""
+        """Return the names of the arguments that the installed library takes."""
 
     @classmethod
     def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -83,9 +80,9 @@ class LibraryRun(ABC):
 
 # ---- in the process of the run ----
 
-# How long a library may be silent before the end of a run waits for it no more: until it is
-# imported; then until it has begun, for which wandb tries 90 s to reach its server, and MLflow
-# minutes; and when the run has ended, while it sends the rest.
+# The end of a run waits for a library that is silent for at most this long: before it is imported;
+# then before it has begun (wandb tries 90 s to reach its server, MLflow minutes); while it sends
+# the rest.
 IMPORT_LIMIT_S, BEGIN_LIMIT_S, END_LIMIT_S = 60.0, 10.0, 300.0
 PROGRAM = (
     "import sys; sys.path.append({path!r}); from raysync.tracking.library import serve; serve()"
@@ -235,7 +232,8 @@ def serve() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop what the library prints
 
     def answer(kind: str, text: str) -> None:
-        with suppress(OSError):  # of a run that was killed: what it has sent is logged all the same
+        # if the run was killed, nobody reads this, and its messages so far are still logged
+        with suppress(OSError):
             answers.write(json.dumps({kind: text}) + "\n")
             answers.flush()
 
@@ -244,7 +242,7 @@ def serve() -> None:
     except BaseException as error:
         lines = str(error).strip().splitlines()
         answer("error", f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
-        os._exit(0)  # without the library's exit handlers, which may wait for what has failed
+        os._exit(0)  # without the library's exit handlers, which may wait for ever
 
 
 def _call(library: type[LibraryRun], answer: Callable[[str, str], None]) -> None:
@@ -288,13 +286,13 @@ class LoggedRows:
         self._earlier = dict(self._until)
 
     def begin(self, run_id: str) -> None:
-        """Forget the rows of another run than that."""
+        """Forget the rows unless they are of this run."""
         if run_id != self.run_id:
             self.run_id, self._until, self._earlier = run_id, {}, {}
             self._save()
 
     def has(self, samples: int, metrics: Mapping[str, Any]) -> bool:
-        """Whether an earlier process has logged the row, or was further."""
+        """Whether an earlier process has logged the row, or a later one of its kind."""
         return samples <= self._earlier.get(_kind(metrics), -1)
 
     def add(self, samples: int, metrics: Mapping[str, Any]) -> None:
@@ -309,5 +307,5 @@ class LoggedRows:
 
 
 def _kind(metrics: Mapping[str, Any]) -> str:
-    """Return the kind of a row: an evaluation is logged behind the measures of later steps."""
+    """Return the kind of a row; kinds differ in order: evaluations are logged late."""
     return "evaluations" if any(name.startswith(EVALUATION) for name in metrics) else "measures"

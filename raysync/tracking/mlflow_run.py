@@ -14,8 +14,7 @@ from typing_extensions import override
 from raysync.tracking.library import FAILED, LibraryRun
 
 SQLITE = "sqlite:///"
-LONGEST_PARAMETER = 6000
-"""MLflow's limit of characters."""
+LONGEST_PARAMETER = 6000  # MLflow's limit of characters
 PARAMETERS_AT_ONCE = 100
 
 
@@ -61,7 +60,7 @@ class MlflowRun(LibraryRun):
         else:
             self.id = run["logged_as"]
             self._client.update_run(self.id, status="RUNNING")
-        # a parameter cannot change: those of the beginning stay
+        # a parameter cannot change: its first value stays
         self._log_parameters(
             {key: value for key, value in run["config"].items() if key not in (logged or ())}
         )

@@ -20,7 +20,7 @@ from raysync.tracking.tracker import Sink, Tracker
 
 
 class TrackerNotice(str):
-    """A sentence about a tracker that is away, which also the user of a sweep should read."""
+    """A sentence about a failed tracker, which also the user of a sweep should read."""
 
 
 class Observers:
@@ -38,8 +38,8 @@ class Observers:
     ) -> None:
         """
         Args:
-            trackers: are turned off, with a remark, when they fail.
-            callbacks: end the run as failed when they fail.
+            trackers: turned off, with a remark, when they fail.
+            callbacks: they end the run as failed when they fail.
         """
         self._run = run
         self._observers: list[object] = [*trackers, *callbacks]

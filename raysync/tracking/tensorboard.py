@@ -74,7 +74,7 @@ class EventFile:
     def close(self) -> None:
         writer, self._writer = self._writer, None
         if writer is not None:
-            # on a full disk, closing tries again to write what could not be written
+            # on a full disk, closing tries the failed write again
             with suppress(OSError):
                 writer.close()
 

@@ -14,10 +14,8 @@ from raysync.record.reader import RunRecord
 from raysync.record.writer import MODEL_FILES
 from raysync.tracking.callback import Callback, RunStart
 
-ROW_EVERY = 0.01
-"""Progress between rows of measures without an evaluation."""
-MOST_LEADS = 64
-"""With more members than this, leads are omitted: their curves could not be read."""
+ROW_EVERY = 0.01  # progress between rows of measures without an evaluation
+MOST_LEADS = 64  # with more members, leads are omitted: nobody could read their curves
 EVALUATION = "evaluation/"  # the prefix of an evaluation's metrics
 # settings of a file that do not concern a single run
 OF_OTHER_RUNS = ("paradigms", "seeds", "sweep", "switch_search", "published")
@@ -36,22 +34,17 @@ class Beginning:
     folder: str  # of the run's record
     name: str  # of that folder
     group: str  # of its experiment or sweep
-    tags: tuple[str, ...]
-    """The paradigm's label, the engine and, in a sweep, the name of the trial."""
-    config: Mapping[str, Any]
-    """Its settings by dotted key, `workers.0.count`; secrets are masked."""
-    began: float
-    """When the run was requested, in seconds since 1970."""
+    tags: tuple[str, ...]  # the paradigm's label, the engine and, in a sweep, the name of the trial
+    config: Mapping[str, Any]  # its settings by dotted key, `workers.0.count`; secrets are masked
+    began: float  # when the run was requested, in seconds since 1970
 
 
 @dataclass(frozen=True)
 class Row:
     """Metrics at one moment of a run."""
 
-    samples: int
-    """Samples applied: the step, so that paradigms are compared at the same work."""
-    seconds: float
-    """Since the run began; virtual on the virtual engine."""
+    samples: int  # samples applied: the step, so paradigms are compared at the same work
+    seconds: float  # since the run began; virtual on the virtual engine
     metrics: Mapping[str, float]
 
 
@@ -59,11 +52,9 @@ class Row:
 class Ending:
     """The end of a run."""
 
-    status: str
-    """`finished`, `diverged`, `failed` or `stopped`."""
+    status: str  # `finished`, `diverged`, `failed` or `stopped`
     samples: int  # applied
-    summary: Mapping[str, Any]
-    """The texts and numbers in its `summary.json`."""
+    summary: Mapping[str, Any]  # the texts and numbers in its `summary.json`
     files: Sequence[str]  # paths
     models: Sequence[str]  # paths
 
@@ -88,15 +79,13 @@ class Sink(Protocol):
 
 
 class Tracker(Callback):
-    """Logs each evaluation with the measures, and the measures at least every hundredth of the
-    work.
-    """
+    """Logs each evaluation with the measures; also measures at each hundredth of the work."""
 
     def __init__(self, name: str, sink: Sink) -> None:
         self.name = name
         self._sink = sink
         self._resumptions = 0
-        self._evaluation_count = 0  # the number of evaluations that were logged, or need not be
+        self._evaluation_count = 0  # evaluations that were logged, or need not be
         self._evaluation_progress = -1.0  # the progress of the latest evaluation that was logged
         self._row_progress = -1.0  # the progress of the latest row of measures
         self._repeated_until = -1.0  # logged evaluations up to this progress are lost and repeated
@@ -153,7 +142,7 @@ def beginning_of(run: RunStart) -> Beginning:
         for key, value in experiment.plain().items()
         if key not in (*OF_OTHER_RUNS, "track", "callbacks")
     }
-    config["paradigm"].pop("instead_of", None)  # nothing that the run has
+    config["paradigm"].pop("instead_of", None)  # the run has no such setting
     label = experiment.label
     return Beginning(
         folder=str(run.folder),

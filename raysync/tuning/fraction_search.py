@@ -1,8 +1,8 @@
 """The search for the switch point: candidate fractions, the answer, and its cost.
 
 Source: Li et al., "Sync-Switch" (2021), sections IV-B1 and VI-C, Table II. The paper says binary
-search, but its published costs are those of this method, which never returns to fractions between
-the failed one and the last that passed.
+search, but its published costs fit this method, which never returns to fractions between the failed
+one and the last that passed.
 """
 
 from __future__ import annotations
@@ -21,16 +21,13 @@ ROUNDING = 1e-12  # the error of a mean: a candidate exactly the threshold below
 
 @dataclass(frozen=True)
 class Training:
-    value: float | None
-    """The search's target: an accuracy is a fraction of 1."""
-    seconds: float
-    """The time to its end, or until it diverged."""
-    why: str = ""
-    """Why it has no value: "diverged", "never converged"."""
+    value: float | None  # the search's target: an accuracy is a fraction of 1
+    seconds: float  # the time to its end, or until it diverged
+    why: str = ""  # why it has no value: "diverged", "never converged"
 
 
+# fraction under `first`, repeats -> trainings; none: it diverged at no cost
 Train = Callable[[float, int], Sequence[Training]]
-"""Trains with a fraction under `first` so many times; no trainings: it diverged at no cost."""
 
 
 @dataclass(frozen=True)
@@ -57,14 +54,10 @@ class FractionTrial:
 class SearchResult:
     """Costs are in trainings with `first` alone; None: unknown."""
 
-    value: float
-    """The target with `first` alone."""
-    first_seconds: float | None
-    """The duration of one training; None: unknown, in a recurring search."""
-    first: FractionTrial
-    """Without trainings in a recurring search."""
-    candidates: tuple[FractionTrial, ...]
-    """In the order of their trials."""
+    value: float  # the target with `first` alone
+    first_seconds: float | None  # of one training; None: unknown, in a recurring search
+    first: FractionTrial  # without trainings in a recurring search
+    candidates: tuple[FractionTrial, ...]  # in the order of their trials
 
     @property
     def passed(self) -> list[FractionTrial]:

@@ -27,10 +27,10 @@ NOT_VARIED = {
 }
 
 SEED = "seed"
-TRIES = 100  # draws for each draw that is wanted, before no others are expected
+TRIES = 100  # draws for each wanted one, before no others are expected
 UNFOLDED = 2**30  # a width that no line reaches
+# setting -> values. A combination is excluded if every setting has one of its values.
 Exclusion = dict[str, tuple[Any, ...]]
-"""Setting -> values. A combination is excluded if every setting has one of its values."""
 
 
 def check_keys(sweep: Sweep, source: str) -> None:
@@ -69,7 +69,7 @@ def choices(sweep: Sweep) -> dict[str, list[Any]]:
 
 
 def draws(sweep: Sweep, seed: int, source: str) -> int:
-    """Count the different draws: fewer than `samples` where there are no others."""
+    """Count the different draws; a small space has fewer than `samples`."""
     return len(_draws(sweep, seed, source))
 
 
@@ -111,7 +111,7 @@ def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
 
 
 def examples(sweep: Sweep, seed: int, source: str) -> list[Point]:
-    """List a searcher's choices: each value of the grid, with the first of the others."""
+    """List points that show each value of the grid, with the first values of other settings."""
     grid = choices(sweep)
     first = {key: plain(values[0]) for key, values in grid.items()}
     first |= _draws(sweep, seed, source)[0]
@@ -122,7 +122,7 @@ def examples(sweep: Sweep, seed: int, source: str) -> list[Point]:
 
 
 def _draws(sweep: Sweep, seed: int, source: str) -> list[Point]:
-    """Draw settings that differ: one that repeats another would be the same trials again."""
+    """Draw different settings: a repeated draw would repeat its trials."""
     domains = {key: domain(key, distribution, source) for key, distribution in sweep.sample.items()}
     random = np.random.RandomState(seed)
     drawn: dict[str, Point] = {}

@@ -33,7 +33,7 @@ class SweepProgress:
 
     @classmethod
     def of(cls, trials: Sequence[Trial], done: int) -> SweepProgress:
-        """Count the trials; `done` is not of Tune, which counts all when it stops."""
+        """Count the trials; `done` is given, since Tune counts all as done when it stops."""
         counts = Counter(trial.status for trial in trials)
         under_way = sum(_progress_of(trial) for trial in trials if trial.status == Trial.RUNNING)
         return cls(counts[Trial.RUNNING], done, counts[Trial.ERROR], done + under_way)
@@ -135,7 +135,7 @@ class TuneCallback(tune.Callback):
 
 
 class TimeBudget(TimeoutStopper):
-    """Tune's time budget, of one run of Tune or of several; it first notes that it is over."""
+    """A time budget of one or several runs of Tune; its end is noted before trials stop."""
 
     callback: TuneCallback | None = None  # of the present run of Tune
 

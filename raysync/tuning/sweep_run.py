@@ -95,7 +95,7 @@ from raysync.tuning.tune_library import (
     searcher_again,
 )
 
-MOST_UNASKED = 1000  # without --yes
+MOST_UNASKED = 1000  # trials without --yes
 OUTPUT = re.compile(r"\s*output\s*=")  # an override of the records' place
 # Tune's own file, with the storage's URI and its secrets; only Tune's way to restore reads it
 SETTINGS = "tuner.pkl"
@@ -108,14 +108,13 @@ class SweepPlan:
     experiment: Experiment
     sweep: Sweep
     trials: Trials
+    # the points of a grid that are left to run; with a searcher, the points of trials in flight
     points: tuple[Point, ...]
-    """The points of a grid that are left; with a searcher, of trials in flight."""
-    examples: tuple[Point, ...]
-    """The points; with a searcher, points that show each of its choices."""
+    examples: tuple[Point, ...]  # the points; with a searcher, points that show each of its choices
     count: int  # left to run
     done: int = 0  # trials that an earlier call has finished
+    # with a searcher, the points of ended trials with their metric
     found: tuple[tuple[Point, float | None], ...] = ()
-    """With a searcher, the points of ended trials and their metric."""
     remarks: tuple[str, ...] = ()
 
     @property
@@ -236,7 +235,7 @@ def origin_of(
 
 
 def _check_former(former: Path, experiment: Experiment, *, moves: bool) -> None:
-    """Refuse a sweep that still runs or has changed, and note ends that its process could not."""
+    """Refuse a sweep that still runs or has changed; note trials that ended without a note."""
     before = config.load(former / FILE, recorded=True)
     if moves:  # a new `output`
         check_place(before, experiment, former.absolute().parent)
@@ -280,7 +279,7 @@ def _with_grid(
 def _numbered(
     grid_points: Sequence[Point], begun: Sequence[TrialNote]
 ) -> Iterator[tuple[int, Point]]:
-    """Number the points by their place in the grid, unless a trial has that number or they have."""
+    """Number the points by their place in the grid; begun trials keep their numbers."""
     numbers = {repr(note.settings): int(note.name) for note in begun if note.name.isdigit()}
     taken = set(numbers.values())
     free = (number for number in count_up(len(grid_points)) if number not in taken)
@@ -465,7 +464,7 @@ def _repeats_of_best(plan: SweepPlan) -> SweepPlan | None:
 
 
 def _next_number(folder: Path) -> int:
-    """Return the first number that no trial has had, also none that starts again as another."""
+    """Return the first number that no trial has had, also before it started again."""
     names = [path.name for path in (folder / RECORDS).glob("*") if path.name.isdigit()]
     return max(map(int, names), default=-1) + 1
 

@@ -44,11 +44,10 @@ from raysync.tuning.trial import Trials
 
 KIND, RESULT, CHOSEN = "switch-search", "search.json", "chosen.yaml"
 FRACTION, SEED = "paradigm.fraction", "seed"
-BEGIN_WITH = 0.5
-"""The first candidate. It is tried in any case, so it is trained together with `first`."""
+BEGIN_WITH = 0.5  # the first candidate: always tried, so trained together with `first`
 
+# called with a description of the next stage, and its number of trainings
 Begin = Callable[[str, int], None]
-"""Receives a description of the next stage, and its number of trainings."""
 Key = tuple[float, int]  # fraction, seed
 
 
@@ -189,7 +188,7 @@ def run(
     settings, folder = plan.search, plan.trials.folder
     if plan.remark:
         notify(plan.remark)
-    # an earlier call's results go: this one can be stopped, and can have other settings
+    # remove an earlier call's results: this call can be stopped, and can have other settings
     for name in (RESULT, CHOSEN):
         (folder / name).unlink(missing_ok=True)
     connection = Connection(notify, address)

@@ -46,19 +46,17 @@ VIRTUAL_GPU_SHARE = 0.25  # of a virtual trial: its GPU mostly waits for its pro
 class Trials:
     """The settings that all trials of a sweep share; makes an experiment of a point."""
 
+    # the folder of the sweep, absolute; behind a URI, the copy of the process that began it
     folder: Path
-    """The folder of the sweep, absolute; behind a URI, the copy of the process that began it."""
-    home: Path
-    """The folder in which relative paths of the file begin, instead of Tune's."""
+    home: Path  # where relative paths of the file begin, instead of Tune's working directory
     source: str  # the path of the experiment file, for errors
     text: str  # of the experiment file
     overrides: tuple[str, ...]
-    uri: str | None = None
-    """The sweep's URI, if any: trials on any node write their records there."""
+    uri: str | None = None  # the sweep's URI, if any: trials on any node write their records there
+    # whether begun trials resume; then no other process writes their records
     resume: bool = False
-    """Whether trials that began before resume. No process writes their records any more."""
+    # settings of trials whose point has none: a search's first seed
     fixed: Point = field(default_factory=dict)
-    """Settings of trials whose point has none: a search's first seed."""
     # placement that Ray cannot make, as text -> the reason
     impossible: dict[str, str] = field(default_factory=dict)
 
@@ -117,7 +115,7 @@ class Trials:
         return find_resume_point(record, training, print, is_gone=True)
 
     def ended_by(self, name: str) -> str:
-        """Return what ends a trial that Tune stops, by the note of the sweep's process."""
+        """Return the reason why Tune stops a trial, from the note of the sweep's process."""
         try:
             note = note_of(self.uri or self.folder, name)
         except ConfigError:  # the trial runs on a node that cannot reach it
@@ -132,7 +130,7 @@ class Trials:
         check_trackers(experiment)
 
     def find_impossible(self, points: Iterable[Point]) -> None:
-        """Try to place each trial before any runs: later, an impossible one would wait for ever."""
+        """Find trials that can never be placed, before any runs: they would wait for ever."""
         placements: dict[str, Plan] = {}
         for point in points:
             experiment = self.experiment(point)

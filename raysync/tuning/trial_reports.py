@@ -14,7 +14,7 @@ from raysync.record.measures import Measures
 from raysync.running.stop_request import RunCut
 from raysync.tracking.observers import TrackerNotice
 
-# the measures that a report has beside the metrics of the evaluation
+# measures in a report, beside the metrics of the evaluation
 REPORTED = (
     "progress",
     "seconds",
@@ -50,7 +50,7 @@ class TuneReports:
             self._report(report_of(measures))
 
     def notify(self, text: str) -> None:
-        """Show a sentence in the trial's own output; those of trackers also reach the sweep."""
+        """Show a sentence in the trial's own output; trackers' sentences also reach the sweep."""
         print(text)
         if isinstance(text, TrackerNotice):
             self._notices.append(text)

@@ -26,7 +26,7 @@ SCHEDULERS: dict[str, Callable[..., TrialScheduler]] = {
 }
 PAUSES = "it pauses trials, and gives more work to the better ones"
 CLONES = "it replaces the model and settings of a running trial with another trial's"
-# schedulers and searchers that a sweep cannot have -> the reason
+# scheduler or searcher that a sweep cannot have -> the reason
 REFUSED = {
     "bohb": PAUSES,
     "hb_bohb": PAUSES,
@@ -120,7 +120,7 @@ def searcher_again(
     choice, tried = sweep.search, [*(point for point, _ in found), *in_flight]
     assert choice is not None, "a sweep without a searcher"
     parameters = dict(choice.parameters)
-    if "evaluated_rewards" not in parameters:  # which would be the rewards of POINTS as given
+    if "evaluated_rewards" not in parameters:  # the user's rewards belong to the user's POINTS
         untried = [point for point in parameters.get(POINTS, ()) if point not in tried]
         parameters[POINTS] = [*in_flight, *untried]
     if isinstance(seed := parameters.get("seed"), int):

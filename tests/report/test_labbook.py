@@ -54,24 +54,29 @@ def test_every_page_is_what_the_committed_results_give_byte_for_byte(pages):
         assert page.read_bytes() == text.encode(), f"{page}: run python experiments/labbook.py"
 
 
-def test_what_is_typed_into_a_table_or_a_number_of_the_prose_does_not_stay(pages):
+def test_a_page_names_its_template_and_has_no_mark_left(pages):
     for page, text in pages.items():
-        marks = list(labbook.MARK.finditer(text))
-        for match in marks:
-            assert match.group(4).strip(), f"{page}: {match.group(1)} is empty"
-        typed = labbook.MARK.sub(lambda match: f"{match[1]}9.99{match[5]}", text)
-        tables = {match[3]: match[4].strip("\n") for match in marks if match[2] == "table"}
-        facts = {match[3]: match[4] for match in marks if match[2] == "fact"}
-        assert labbook.filled(typed, tables, facts) == text
-    assert sum(len(labbook.MARK.findall(text)) for text in pages.values()) > 10
+        assert not labbook.MARK.search(text), page
+        assert page == labbook.FIRST_PAGE or text.startswith(f"<!-- Written from {page.name}.in: ")
+    templates = set(map(labbook.template_of, pages)) | {labbook.FIRST_TABLE}
+    assert set(EXPERIMENTS.glob("**/*.md.in")) == templates - {
+        labbook.template_of(labbook.FIRST_PAGE)
+    }
+
+
+def test_what_is_typed_into_the_table_of_the_first_page_does_not_stay():
+    page, table = "Text:\n\n| a |\n|---|\n| 9.99 |\n\nMore.\n", "| a |\n|---|\n| 1 |\n"
+    assert labbook.with_table(page, table) == page.replace("9.99", "1")
+    with pytest.raises(AssertionError, match="no table begins with"):
+        labbook.with_table("Text.\n", table)
 
 
 def test_a_mark_that_nothing_fills_is_noticed():
     with pytest.raises(KeyError, match="typo"):
-        labbook.filled("<!-- table: typo --><!-- end -->", {}, {})
+        labbook.filled("{{table: typo}}", {}, {})
 
 
-def test_every_table_is_on_its_page(pages):
+def test_every_table_is_on_its_page():
     for folder in (
         LAGTUNER,
         SYNC_SWITCH,
@@ -81,8 +86,8 @@ def test_every_table_is_on_its_page(pages):
         BALANCED,
     ):
         for name in labbook.tables_of(folder).tables(labtables.Results(folder)):
-            mark = f"<!-- table: {name} -->"
-            assert any(mark in text for page, text in pages.items() if page.parent == folder)
+            mark = f"{{{{table: {name}}}}}"
+            assert any(mark in template.read_text() for template in folder.glob("*.md.in"))
 
 
 def test_the_index_lists_every_folder():
@@ -100,14 +105,14 @@ def test_a_verdict_is_one_of_a_few():
 
 
 PAGES = [folder / "README.md" for folder in labbook.entries()]
-PROSE = re.compile(r"^(?!\||    |```|!\[).*$", re.MULTILINE)
+PROSE = re.compile(r"^(?!\||    |```|!\[|<!--).*$", re.MULTILINE)
 MOST_WORDS, MOST_ROWS = 400, 12
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
 def test_a_page_begins_with_its_answer_and_is_short(page):
-    text = labbook.MARK.sub(r"\4", page.read_text())
-    answer = labbook.answer(page.read_text())
+    text = page.read_text()
+    answer = labbook.answer(text)
     assert 1 <= len(re.findall(r"[a-z)%]\.(?: |$)", answer)) <= 2, answer
     assert not answer.startswith(("Claim", "Source", "Command")), answer
     assert len(answer.split()) <= 80

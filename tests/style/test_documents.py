@@ -21,13 +21,15 @@ from tests import settings_reference
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 GUIDES = sorted(ROOT.glob("raysync/*/README.md"))
+SETTINGS = ROOT / "raysync/config/README.md"
+REFERENCE = ROOT / "raysync/config/REFERENCE.md"
 DOCUMENTS = [
     README,
     *sorted(
         chain.from_iterable(ROOT.glob(f"{top}/**/README.md") for top in ("dashboards", "tests"))
     ),
     *sorted(ROOT.glob("experiments/**/*.md")),
-    *sorted(ROOT.glob("raysync/**/README.md")),
+    *sorted(ROOT.glob("raysync/**/*.md")),
 ]
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
@@ -69,7 +71,7 @@ def test_the_first_page_stays_short():
     assert len(lines) <= 170, "what is a manual belongs into the guide of its folder"
 
 
-@pytest.mark.parametrize("path", [README, *GUIDES], ids=name_of)
+@pytest.mark.parametrize("path", [README, *GUIDES, REFERENCE], ids=name_of)
 def test_prose_fits_into_the_columns(path):
     too_long = [
         line
@@ -112,7 +114,7 @@ def test_the_first_run_in_python_lasts_as_long_as_its_steps(tmp_path, monkeypatc
     assert names["record"].summary["wait_fraction"] > 0
 
 
-@pytest.mark.parametrize("path", [README, ROOT / "raysync/config/README.md"], ids=name_of)
+@pytest.mark.parametrize("path", [README, SETTINGS], ids=name_of)
 def test_experiments_of_the_first_pages_train(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = blocks_of(path, "yaml")
@@ -152,7 +154,7 @@ def test_the_first_page_leads_to_every_guide(path):
     assert f"({name_of(path)})" in text_of(README)
 
 
-@pytest.mark.parametrize("path", [README, *GUIDES], ids=name_of)
+@pytest.mark.parametrize("path", [README, *GUIDES, REFERENCE], ids=name_of)
 def test_experiments_in_documents_are_valid(path):
     for block in blocks_of(path, "yaml"):
         config.validate(yaml.safe_load(block), source=name_of(path))
@@ -192,15 +194,15 @@ def test_the_reference_of_settings_is_that_of_the_models():
 
 
 def test_the_reference_is_written_between_its_marks(tmp_path, monkeypatch, capsys):
-    guide = tmp_path / "README.md"
-    guide.write_text(f"before\n{settings_reference.BEGIN}old\n{settings_reference.END}after\n")
-    monkeypatch.setattr(settings_reference, "GUIDE", guide)
+    page = tmp_path / "REFERENCE.md"
+    page.write_text(f"before\n{settings_reference.BEGIN}old\n{settings_reference.END}after\n")
+    monkeypatch.setattr(settings_reference, "PAGE", page)
     assert settings_reference.main(["--check"]) == 1
-    assert "old" in guide.read_text()
+    assert "old" in page.read_text()
     assert settings_reference.main([]) == settings_reference.main(["--check"]) == 0
     assert settings_reference.main(["--chekc"]) == 2
     assert "--check" in capsys.readouterr().err
-    text = guide.read_text()
+    text = page.read_text()
     assert text.startswith(f"before\n{settings_reference.BEGIN}\n### The file\n")
     assert text.endswith(f"|\n\n{settings_reference.END}after\n")
     with pytest.raises(ValueError, match="needs the lines"):
