@@ -205,8 +205,8 @@ def _calls_of(network: Network, has_links: bool) -> dict[str, Any]:
     Args:
         has_links: whether the options have links, which replace that of the profile's server, too.
     """
-    kept = {"push_s", "update_s", "update_bytes_per_s", "share_sigma", "pull_round_trips"}
-    return network.model_dump(include=kept if has_links else kept | {SERVER_LINK})
+    costs = {"push_s", "update_s", "update_bytes_per_s", "share_sigma", "pull_round_trips"}
+    return network.model_dump(include=costs if has_links else costs | {SERVER_LINK})
 
 
 def _servers_and_collectives(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
