@@ -16,6 +16,7 @@ from typing import Literal
 from raysync.results.collection import CollectedRun, Collection, Criteria
 from raysync.results.columns import WHOLE_WORK, Column, final_measure, target_text, time_measure
 from raysync.results.comparison import Compared, Repeat, by_quality, by_target, by_whole_work
+from raysync.results.learning_rates import RateChoice, rate_choices
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
 TWO_TESTS = 0.90
@@ -176,6 +177,8 @@ class Ranking:
 
     share_cores: Sequence[CollectedRun] = ()
     """The runs that shared cores with others on a real clock."""
+    rates: Sequence[RateChoice] = ()
+    """The learning rates of paradigms with several: only the row with the best one is ranked."""
 
     @property
     def times(self) -> Standings:
@@ -204,7 +207,13 @@ def rank_all(collection: Collection) -> list[Ranking]:
 def rank(collection: Collection, scenario: str = "") -> Ranking:
     criteria, groups = collection.criteria(scenario), collection.scenarios[scenario]
     final = final_measure(criteria)
-    repeats = _repeats(collection, scenario, criteria)
+    rates = rate_choices(groups, criteria)
+    worse = {label for each in rates for label in each.labels.values() if label != each.label}
+    repeats = [
+        repeat
+        for repeat in _repeats(collection, scenario, criteria)
+        if repeat.paradigm not in worse
+    ]
     seconds = time_measure(criteria)
     share_cores = [run for runs in groups.values() for run in runs if run.shared_share]
     by_time = partial(_standings, repeats, share_cores=bool(share_cores))
@@ -219,6 +228,7 @@ def rank(collection: Collection, scenario: str = "") -> Ranking:
         statuses={paradigm: collection.statuses(scenario, paradigm) for paradigm in groups},
         most_runs=max(map(len, groups.values()), default=0),
         share_cores=share_cores,
+        rates=rates,
     )
 
 

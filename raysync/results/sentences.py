@@ -13,8 +13,7 @@ from raysync.results.collection import CODE_DIGITS, CollectedRun, Collection
 from raysync.results.columns import margin_text, metric_text, target_text, with_interval
 from raysync.results.comparison import Repeat
 from raysync.results.grouping import setting_text, stop_text
-from raysync.results.ranking import Leader, Ranking, Standings, Sure
-from raysync.results.rate_edges import rate_edges
+from raysync.results.ranking import Leader, Ranking, Standings, Sure, rank_all
 from raysync.results.search_course import SearchCourse, SearchedTrial
 
 WHY_NOT: dict[Sure, str] = {
@@ -86,6 +85,12 @@ def answer(ranking: Ranking) -> str:
         has = "have" if len(better) > 1 else "has"
         parts.append(f"{listed(better)} {has} a clearly better {final.measure.heading}.")
     parts += _equivalence_texts(final)
+    if ranking.rates:
+        texts = [f"{each.label} (of {len(each.labels)})" for each in ranking.rates]
+        parts.append(
+            "Of rows that differ in their learning rate alone, the best is ranked, by"
+            f" {ranking.rates[0].chosen_by}: {listed(texts)}."
+        )
     parts += _left_out_texts(ranking)
     if ranking.share_cores:
         parts.append(_shared_text(ranking))
@@ -461,8 +466,22 @@ def cautions(collection: Collection) -> list[str]:
         *_other_stops(collection),
         *_code_differences(collection),
         *_batch_metrics(collection),
-        *rate_edges(collection),
+        *_rate_edges(collection),
     ]
+
+
+def _rate_edges(collection: Collection) -> Iterator[str]:
+    """Warn of each leader, by the target or else by the model, at an edge of its rates."""
+    for ranking in rank_all(collection):
+        standings = ranking.to_target if ranking.target else ranking.final
+        leader = None if standings is None else standings.leader.name
+        for choice in ranking.rates:
+            if choice.label == leader and choice.edge:
+                beyond = "lower" if choice.edge == "lowest" else "higher"
+                yield (
+                    f"{leader} has the {choice.edge} of the {len(choice.labels)} learning rates"
+                    f" that it was tried with: a {beyond} one may be better."
+                )
 
 
 def _differing_scenarios(collection: Collection) -> Iterator[str]:

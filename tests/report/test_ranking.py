@@ -398,9 +398,11 @@ def test_columns_of_each_kind():
 
     met = Target(**TARGET)
     assert keys(None, None)[0] == "seconds"
-    assert keys(PERPLEXITY, met)[:3] == ["final_perplexity", "time_to_target_s", "seconds"]
-    assert keys(ACCURACY, None)[:3] == ["final_accuracy", "seconds", "converged_accuracy"]
-    assert keys(RMSE, met)[:3] == ["final_rmse", "time_to_target_s", "seconds"]
+    of_time = ["at_equal_time", "time_to_target_s", "seconds"]
+    assert keys(PERPLEXITY, met)[:4] == ["final_perplexity", *of_time]
+    first = ["final_accuracy", "at_equal_time", "seconds", "converged_accuracy"]
+    assert keys(ACCURACY, None)[:4] == first
+    assert keys(RMSE, met)[:4] == ["final_rmse", *of_time]
     assert "converged_accuracy" not in keys(RMSE, met)
     assert len(set(keys(ACCURACY, met))) == len(keys(ACCURACY, met))
 
