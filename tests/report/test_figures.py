@@ -43,11 +43,6 @@ def figures_by_key(collection, scenario=""):
 
 
 @pytest.fixture(scope="module")
-def runs(runs_folder):
-    return collect([runs_folder])
-
-
-@pytest.fixture(scope="module")
 def figures(runs):
     return figures_by_key(runs)
 

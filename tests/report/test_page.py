@@ -6,7 +6,6 @@ import shutil
 import sys
 
 import pytest
-import yaml
 
 from raysync.errors import ConfigError
 from raysync.results import page
@@ -16,6 +15,7 @@ from raysync.results.figures.colours import COLOURS
 from raysync.results.ranking import rank, rank_all
 from raysync.results.sentences import answer
 from raysync.results.tables import tables_of
+from tests.builders.reports import edit
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -45,11 +45,6 @@ def browser(executable):
         chromium = started.chromium.launch(executable_path=executable, args=list(FLAGS))
         yield chromium
         chromium.close()
-
-
-@pytest.fixture(scope="module")
-def runs(runs_folder):
-    return collect([runs_folder])
 
 
 @pytest.fixture(scope="module")
@@ -281,34 +276,22 @@ def test_scenarios_are_chosen_and_faults_are_said(opened, sweep_file, sweep):
 def test_what_a_user_writes_is_text(own_copy, tmp_path):
     """Nothing of a file becomes markup, in the page or inside its data."""
     evil = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+    published = {"source": evil, "note": evil, "rows": {"bsp": {"final_accuracy": 0.5}}}
+    note = {"type": "Note", "kind": evil, "worker": "fast-0#1", "values": {evil: evil}}
     for record in own_copy.iterdir():
-        settings = yaml.safe_load((record / "config.yaml").read_text())
-        settings["published"] = {
-            "source": evil,
-            "note": evil,
-            "rows": {"bsp": {"final_accuracy": 0.5}},
-        }
-        (record / "config.yaml").write_text(yaml.safe_dump(settings))
-        summary = json.loads((record / "summary.json").read_text())
-        (record / "summary.json").write_text(
-            json.dumps(summary | {"status": "failed", "error": evil, "model": evil})
-        )
+        edit(record / "config.yaml", published=published)
+        edit(record / "summary.json", status="failed", error=evil, model=evil)
         journal = record / "journal.jsonl"
-        note = json.dumps(
-            {"type": "Note", "kind": evil, "worker": "fast-0#1", "values": {evil: evil}}
-        )
         text = journal.read_text()
         assert '"decisions":[' in text
-        journal.write_text(text.replace('"decisions":[', f'"decisions":[{note}, ', 1))
+        journal.write_text(text.replace('"decisions":[', f'"decisions":[{json.dumps(note)}, ', 1))
     path = tmp_path / "report.html"
     page.write_html(collect([own_copy]), path)
     text = path.read_text(encoding="utf-8")
     assert "&lt;/script&gt;" in text
     assert "<script>alert" not in text
     assert "<img" not in text
-    assert len(re.findall("</script>", text)) == len(
-        re.findall("<script", text.replace("<scripts", ""))
-    )
+    assert text.count("</script>") == text.replace("<scripts", "").count("<script")
 
 
 def test_no_figure_can_end_its_script():
@@ -322,14 +305,9 @@ def test_published_values_are_on_the_page(own_copy, tmp_path):
         "bsp": {"final_accuracy": 0.5, "seconds": 10.0},
         "asp": {"final_accuracy": 0.4, "seconds": None},
     }
+    published = {"source": "Someone 2020, Table 1", "relative_to": "bsp", "rows": rows}
     for record in own_copy.iterdir():
-        settings = yaml.safe_load((record / "config.yaml").read_text())
-        settings["published"] = {
-            "source": "Someone 2020, Table 1",
-            "relative_to": "bsp",
-            "rows": rows,
-        }
-        (record / "config.yaml").write_text(yaml.safe_dump(settings))
+        edit(record / "config.yaml", published=published)
     path = tmp_path / "report.html"
     collection = collect([own_copy])
     page.write_html(collection, path)
