@@ -18,9 +18,11 @@ from raysync.results.columns import (
     seconds_form,
     shown,
 )
+from raysync.results.markdown import markdown
 from raysync.results.ranking import rank, rank_all
 from raysync.results.statistics import Estimate, estimate, paired_ratio
 from raysync.results.tables import distances, measures_of, range_text, rows_of, tables_of
+from tests.builders.messages import tells
 from tests.builders.reports import LABELS, TARGET, StandIn
 
 RMSE = PrimaryMetric("rmse", "min")
@@ -330,7 +332,7 @@ def test_published_beside_measured(made):
         "ssp": {"time_to_target_s": None},
     }
     measured = {"bsp": times(20, 42, 57), "asp": times(10, 20, 30), "ssp": times(1, 2, 3)}
-    published = {"source": "a paper", "rows": rows, "relative_to": "bsp"}
+    published = {"source": "Somebody 2020", "note": "On GPUs.", "relative_to": "bsp", "rows": rows}
     collection = made(measured, published=published)
     ratio = paired_ratio(
         *(by_seed(collection.scenarios[""][label], "time_to_target_s") for label in ("asp", "bsp"))
@@ -343,6 +345,9 @@ def test_published_beside_measured(made):
     assert asp["time_to_target_s_published_ratio"] == 0.5
     assert ssp["time_to_target_s_published_ratio"] is None
     assert "final_loss" in [measure.key for measure in measures_of(collection)]
+    assert beside.frame()["s to 90.0%, published"].to_list() == ["100", "50.0", "not reached"]
+    assert beside.frame()["s to 90.0% / bsp, published"].to_list() == ["1.00", "0.500", "-"]
+    assert tells(markdown(collection), "Published: Somebody 2020 On GPUs.")
     collection = made(measured, published=published | {"relative_to": None})
     _, beside = tables_of(collection, rank(collection))
     assert [row["time_to_target_s_published"] for row in beside.rows.values()][:2] == [100, 50]
