@@ -1,5 +1,6 @@
 """Folders of sweeps, whose trials run here one after the other."""
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def write_sweep(folder: Path, settings: dict[str, Any], trials: list[Trial]) -> 
         name = trial_name(number)
         write_note(folder, TrialNote(name, trial.varied, trial.ended, trial.error, trial.by))
         if not trial.error:
-            text = yaml.safe_dump(base | {"name": name, "output": str(folder / RECORDS)})
+            text = json.dumps(base | {"name": name, "output": str(folder / RECORDS)})
             changes = (trial.varied | trial.settings).items()
             overrides = [f"{key}={_text(value)}" for key, value in changes]
             run_until(trial.stop_at, config.parse(text, overrides, source=name))
@@ -44,10 +45,7 @@ def write_sweep(folder: Path, settings: dict[str, Any], trials: list[Trial]) -> 
 
 def _text(value: Any) -> str:
     """The value of an override; a sweep notes what is no scalar as text."""
-    if isinstance(value, str):
-        return value
-    text = yaml.safe_dump(value, default_flow_style=True)
-    return text.removesuffix("...\n").strip()
+    return value if isinstance(value, str) else json.dumps(value)
 
 
 def run_until(progress: float | None, experiment: Any) -> None:

@@ -149,8 +149,6 @@ def test_a_trace_goes_into_the_run_s_folder(report, own_record):
         (["RUNS", "--format", "md", "-o", "no/where.md"], "--output no/where.md:"),
         (["RUNS", "-o", "."], "--output --format"),
         (["RUNS", "--format", "png", "-o", "file"], "--output file: --format png"),
-        ([".", "--format", "pdf"], "--format 'pdf'"),
-        ([], ""),
     ],
 )
 def test_bad_input(report, runs_folder, tmp_path, arguments, says):
@@ -168,3 +166,8 @@ def test_a_place_that_cannot_be_written_to(report, own_copy):
     code, _, err = report(own_copy)
     assert code == 2
     assert tells(err, f"{own_copy}/report.html: directory")
+
+
+def test_nothing_named(report):
+    assert report()[0] == 2
+    assert report(".", "--format", "pdf")[0] == 2

@@ -282,28 +282,21 @@ def test_no_figure_can_end_its_script():
 
 
 def test_published_values_are_on_the_page(own_copy, tmp_path):
-    rows = {
-        "bsp": {"final_accuracy": 0.5, "seconds": 10.0},
-        "asp": {"final_accuracy": 0.4, "seconds": None},
-    }
-    published = {"source": "Someone 2020, Table 1", "relative_to": "bsp", "rows": rows}
+    source = "Someone 2020, Table 1"
+    rows = {"bsp": {"final_accuracy": 0.5, "seconds": 10.0}, "asp": {"final_accuracy": 0.4}}
     for record in own_copy.iterdir():
+        published = {"source": source, "relative_to": "bsp", "rows": rows}
         edit(record / "config.yaml", published=published)
-    path = tmp_path / "report.html"
     collection = collect([own_copy])
-    page.write_html(collection, path)
-    text = path.read_text(encoding="utf-8")
+    page.write_html(collection, tmp_path / "report.html")
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
     _, beside = tables_of(collection, rank(collection))
     cells = beside.frame().loc["asp"]
-    assert [cells["final accuracy, published"], cells["seconds, published"]] == [
-        "40.0%",
-        "not reached",
-    ]
     assert cells["final accuracy / bsp, published"] == "0.800"
     for column in beside.columns:
         assert f">{column.heading}</th>" in text
         assert f">{cells[column.heading].partition(' (')[0]}</span>" in text
-    assert "Someone 2020, Table 1" in text
+    assert source in text
 
 
 def test_it_is_one_small_file(file, sweep_file):
