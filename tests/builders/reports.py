@@ -3,6 +3,7 @@
 import json
 import os
 from functools import cache
+from pathlib import Path
 
 import yaml
 
@@ -10,6 +11,7 @@ from raysync import config
 from raysync.core.journal import JOURNAL_SCHEMA
 from raysync.core.metrics import ACCURACY, PERPLEXITY
 from raysync.record.run_end import end_in
+from raysync.results.collection import CollectedRun, Collection, FailedTrial
 
 PARADIGMS = ({"name": "bsp"}, {"name": "asp"}, {"name": "lagtuner", "bound": "hard"})
 LABELS = ("bsp", "asp", "lagtuner(bound=hard)")
@@ -63,6 +65,22 @@ class StandIn:
         self.path = path
         self.ended = True
         self.end = end_in({"samples": 1} | self.summary, 1)
+
+
+def made_up(results, scenario="", **settings):
+    """A collection of made-up numbers: `made_up({"bsp": [{...}, ...]}, **settings)`, a summary a
+    seed; None: lost a trial.
+    """
+    folder, runs, failed = Path("made-up"), [], []
+    for paradigm, summaries in results.items():
+        for seed, summary in enumerate(summaries):
+            if summary is None:
+                failed.append(FailedTrial(99, scenario, paradigm, seed, "broke"))
+            else:
+                of_run = {"engine": "virtual", "target": TARGET, "seed": seed} | settings
+                record = StandIn(of_run, summary, folder / f"{paradigm}-{seed}")
+                runs.append(CollectedRun(record, paradigm, seed, scenario))
+    return Collection((folder,), tuple(runs), tuple(failed))
 
 
 def edit(file, change=None, **values):

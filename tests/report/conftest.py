@@ -8,18 +8,9 @@ import pytest
 import yaml
 
 import raysync
-from raysync.results.collection import CollectedRun, Collection, FailedTrial, collect
+from raysync.results.collection import collect
 from tests.builders.command import caller
-from tests.builders.reports import (
-    BASE,
-    DIVERGED,
-    LEARNING_RATES,
-    LOST,
-    PARADIGMS,
-    SEEDS,
-    TARGET,
-    StandIn,
-)
+from tests.builders.reports import BASE, DIVERGED, LEARNING_RATES, LOST, PARADIGMS, SEEDS, made_up
 from tests.builders.sweeps import Trial, write_sweep
 
 
@@ -91,21 +82,5 @@ def own_record(own_copy):
 
 
 @pytest.fixture
-def made(tmp_path):
-    """Collections of made-up numbers: `made({"bsp": [{...}, ...]}, **settings)`, a summary a seed;
-    None: lost a trial.
-    """
-
-    def make(results, scenario="", **settings):
-        runs, failed = [], []
-        for paradigm, summaries in results.items():
-            for seed, summary in enumerate(summaries):
-                if summary is None:
-                    failed.append(FailedTrial(99, scenario, paradigm, seed, "broke"))
-                    continue
-                of_run = {"engine": "virtual", "target": TARGET, "seed": seed} | settings
-                record = StandIn(of_run, summary, tmp_path / f"{paradigm}-{seed}")
-                runs.append(CollectedRun(record, paradigm, seed, scenario))
-        return Collection((tmp_path,), tuple(runs), tuple(failed))
-
-    return make
+def made():
+    return made_up

@@ -8,7 +8,6 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from scipy import stats
 
-from raysync.results.collection import CollectedRun
 from raysync.results.statistics import (
     Estimate,
     estimate,
@@ -16,7 +15,7 @@ from raysync.results.statistics import (
     paired_difference,
     paired_ratio,
 )
-from tests.builders.reports import BASE, StandIn
+from tests.builders.reports import made_up
 
 values = st.floats(-1e6, 1e6)
 missing = st.sampled_from([None, nan, inf, -inf])
@@ -144,10 +143,7 @@ def test_a_ratio_of_what_is_no_time():
 
 
 def runs(*summaries):
-    return [
-        CollectedRun(StandIn(BASE, {"status": "finished", **one}, None), "bsp", seed)
-        for seed, one in enumerate(summaries)
-    ]
+    return made_up({"bsp": summaries}).runs
 
 
 def seed_of(run):
