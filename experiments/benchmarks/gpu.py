@@ -167,7 +167,7 @@ def options(setting: Setting) -> str:
 
 def workers(setting: Setting) -> str:
     """Compare raysync with one device alone and with DistributedDataParallel."""
-    there = _devices(setting)
+    there = device_count(setting)
     plain = plain_samples_per_s(setting)
     rows = [["plain torch", 1, f"{plain:,.0f}", "1.00", ""]]
     for count in counts(there):
@@ -197,14 +197,14 @@ def _raysync(setting: Setting, count: int, way: str, plain: float) -> list[str]:
     paradigm, settings = WAYS[way]
     try:
         with Session() as session:
-            record = _run(setting, session, paradigm, count, settings)
+            record = run_of(setting, session, paradigm, count, settings)
     except Exception as error:  # a transport that is not there: the other rows still count
         return [told(error), "", ""]
     rate = record.summary["throughput_samples_per_s"]
     return [f"{rate:,.0f}", f"{rate / plain:.2f}", f"{_first_step(record):.2f}"]
 
 
-def _devices(setting: Setting) -> int:
+def device_count(setting: Setting) -> int:
     return torch.cuda.device_count() if setting.kind == "cuda" else 1
 
 
@@ -220,7 +220,7 @@ def orders(setting: Setting) -> str:
     for order in ORDERS:
         with Session() as session:
             for paradigm in order:
-                record = _run(setting, session, {"name": paradigm}, min(2, _devices(setting)))
+                record = run_of(setting, session, {"name": paradigm}, min(2, device_count(setting)))
                 rates.setdefault(paradigm, []).append(record.summary["throughput_samples_per_s"])
     (as_first, as_second), (second, first) = rates["bsp"], rates["asp"]
     rows = [
@@ -230,7 +230,7 @@ def orders(setting: Setting) -> str:
     return markdown(["paradigm", "samples/s as first", "as second", "ratio"], rows)
 
 
-def _run(
+def run_of(
     setting: Setting,
     session: Session,
     paradigm: Mapping[str, Any],
@@ -258,7 +258,7 @@ PARTS: dict[str, Callable[[Setting], str]] = {
 
 def sections(setting: Setting) -> Iterator[str]:
     """Yield every part that this machine can do, then why it cannot do the others."""
-    missing = list(_limits(setting))
+    missing = list(limits(setting))
     for heading, part in PARTS.items():
         try:
             yield f"### {heading}\n\n{part(setting).rstrip()}\n\n"
@@ -272,9 +272,9 @@ def sections(setting: Setting) -> Iterator[str]:
         yield "### What this machine could not do\n\n" + "".join(f"- {one}\n" for one in missing)
 
 
-def _limits(setting: Setting) -> Iterator[str]:
+def limits(setting: Setting) -> Iterator[str]:
     """Yield what cannot be shown here although its part runs."""
-    there = _devices(setting)
+    there = device_count(setting)
     lacking = [str(count) for count in COUNTS if count > there]
     if setting.kind == "cpu":
         yield "Anything about a GPU: this is a trial of the program on a CPU."
@@ -285,7 +285,7 @@ def _limits(setting: Setting) -> Iterator[str]:
         yield "tf32, in which the estimates were made: the GPU does not have it."
 
 
-def _large() -> Setting:
+def large_setting() -> Setting:
     """Return what is trained on a GPU, in tf32 if it has that."""
     setting = Setting()
     try:
@@ -306,7 +306,7 @@ def main() -> None:
     if not asked.small and not torch.cuda.is_available():
         parser.error("torch sees no GPU on this machine; --try runs the program on its CPU")
     text = ""
-    for section in sections(SMALL if asked.small else _large()):
+    for section in sections(SMALL if asked.small else large_setting()):
         print(section, flush=True)
         text += section
         if asked.write:  # at once: a lent machine may be taken away

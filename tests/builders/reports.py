@@ -3,11 +3,15 @@
 import json
 import os
 from functools import cache
+from pathlib import Path
+
+import yaml
 
 from raysync import config
 from raysync.core.journal import JOURNAL_SCHEMA
 from raysync.core.metrics import ACCURACY, PERPLEXITY
 from raysync.record.run_end import end_in
+from raysync.results.collection import CollectedRun, Collection, FailedTrial
 
 PARADIGMS = ({"name": "bsp"}, {"name": "asp"}, {"name": "lagtuner", "bound": "hard"})
 LABELS = ("bsp", "asp", "lagtuner(bound=hard)")
@@ -63,15 +67,50 @@ class StandIn:
         self.end = end_in({"samples": 1} | self.summary, 1)
 
 
+def made_up(results, scenario="", **settings):
+    """A collection of made-up numbers: `made_up({"bsp": [{...}, ...]}, **settings)`, a summary a
+    seed; None: lost a trial.
+    """
+    folder, runs, failed = Path("made-up"), [], []
+    for paradigm, summaries in results.items():
+        for seed, summary in enumerate(summaries):
+            if summary is None:
+                failed.append(FailedTrial(99, scenario, paradigm, seed, "broke"))
+            else:
+                of_run = {"engine": "virtual", "target": TARGET, "seed": seed} | settings
+                record = StandIn(of_run, summary, folder / f"{paradigm}-{seed}")
+                runs.append(CollectedRun(record, paradigm, seed, scenario))
+    return Collection((folder,), tuple(runs), tuple(failed))
+
+
+def edit(file, change=None, **values):
+    """Change the mapping in a JSON or YAML file, or in a journal's first line: by a function, or
+    some of its keys.
+    """
+    is_yaml = file.suffix == ".yaml"
+    first, newline, rest = file.read_text(), "", ""
+    if file.suffix == ".jsonl":
+        first, newline, rest = first.partition("\n")
+    data = yaml.safe_load(first) if is_yaml else json.loads(first)
+    if change is not None:
+        change(data)
+    data |= values
+    file.write_text((yaml.safe_dump(data) if is_yaml else json.dumps(data)) + newline + rest)
+
+
 def newer(folder):
     """The folder's journals as a raysync of the next schema would begin them."""
     for journal in folder.glob("*/journal.jsonl"):
-        first, _, rest = journal.read_text().partition("\n")
-        journal.write_text(
-            json.dumps(json.loads(first) | {"journal": JOURNAL_SCHEMA + 1}) + "\n" + rest
-        )
+        edit(journal, journal=JOURNAL_SCHEMA + 1)
 
 
 def cut(path, share=0.5):
     """Keep only the beginning of a file."""
     os.truncate(path, int(path.stat().st_size * share))
+
+
+def kill(record, share=0.8):
+    """Leave of a record what a run that is killed leaves."""
+    for name in ("summary.json", "evaluations.parquet", "pushes.parquet"):
+        (record / name).unlink()
+    cut(record / "journal.jsonl", share)

@@ -8,25 +8,16 @@ import pytest
 import yaml
 
 import raysync
-from raysync.record.sweeps import RECORDS, TrialNote, trial_name, write_note, write_table
-from raysync.results.collection import CollectedRun, Collection, FailedTrial, collect
-from tests.builders.reports import (
-    BASE,
-    DIVERGED,
-    LEARNING_RATES,
-    LOST,
-    PARADIGMS,
-    SEEDS,
-    TARGET,
-    StandIn,
-)
-from tests.conftest import single_threaded
+from raysync.results.collection import collect
+from tests.builders.command import caller
+from tests.builders.reports import BASE, DIVERGED, LEARNING_RATES, LOST, PARADIGMS, SEEDS, made_up
+from tests.builders.sweeps import Trial, write_sweep
 
 
-@pytest.fixture(scope="session")
-def torch_of_one_thread():
-    with single_threaded():
-        yield
+@pytest.fixture
+def call(monkeypatch, capsys):
+    """The command line in this process: exit status, output, errors."""
+    return caller(monkeypatch, capsys)
 
 
 @pytest.fixture(scope="session")
@@ -34,39 +25,23 @@ def sweep_folder(tmp_path_factory, torch_of_one_thread):
     """Read-only: 3 paradigms x 2 learning rates x 3 seeds, then a trial that diverged and one that
     left no record.
     """
-    folder = tmp_path_factory.mktemp("sweep")
     grid = {"update.lr": list(LEARNING_RATES), "paradigm": list(PARADIGMS), "seed": list(SEEDS)}
-    (folder / "sweep.yaml").write_text(
-        yaml.safe_dump(BASE | {"sweep": {"grid": grid}}, sort_keys=False)
-    )
-    points = [
-        (lr, paradigm, seed) for lr in LEARNING_RATES for paradigm in PARADIGMS for seed in SEEDS
+
+    def trial(lr, paradigm, seed, **more):
+        text = yaml.safe_dump(paradigm, default_flow_style=True).strip()
+        return Trial({"update.lr": lr, "paradigm": text, "seed": seed}, **more)
+
+    trials = [
+        trial(lr, paradigm, seed)
+        for lr in LEARNING_RATES
+        for paradigm in PARADIGMS
+        for seed in SEEDS
     ]
-    points += [(LEARNING_RATES[1], {"name": "asp"}, 3), (LEARNING_RATES[1], {"name": "asp"}, 4)]
-    for number, (lr, paradigm, seed) in enumerate(points):
-        name = trial_name(number)
-        settings = {
-            "update.lr": lr,
-            "paradigm": yaml.safe_dump(paradigm, default_flow_style=True).strip(),
-            "seed": seed,
-        }
-        write_note(
-            folder, TrialNote(name, settings, error="no place for it" if number == LOST else "")
-        )
-        if number != LOST:
-            update = {"lr": 1e30, "momentum": 0.9} if number == DIVERGED else {"lr": lr}
-            raysync.run(
-                BASE
-                | {
-                    "name": name,
-                    "output": str(folder / RECORDS),
-                    "paradigm": paradigm,
-                    "seed": seed,
-                    "update": update,
-                }
-            )
-    write_table(folder)
-    return folder
+    diverging = {"update.lr": 1e30, "update.momentum": 0.9}
+    trials.insert(DIVERGED, trial(LEARNING_RATES[1], {"name": "asp"}, 3, settings=diverging))
+    trials.insert(LOST, trial(LEARNING_RATES[1], {"name": "asp"}, 4, error="no place for it"))
+    folder = tmp_path_factory.mktemp("sweep")
+    return write_sweep(folder, BASE | {"sweep": {"grid": grid}}, trials)
 
 
 @pytest.fixture(scope="session")
@@ -81,20 +56,17 @@ def runs_folder(tmp_path_factory, torch_of_one_thread):
     """
     output = tmp_path_factory.mktemp("output")
     faults = [{"kind": "crash", "worker": "fast-1", "at_s": 0.2, "rejoin_after_s": 0.1}]
+    settings = {"name": "faultd", "output": str(output), "faults": faults}
     for seed in SEEDS[:2]:
         for paradigm in PARADIGMS:
-            raysync.run(
-                BASE
-                | {
-                    "name": "faultd",
-                    "output": str(output),
-                    "paradigm": paradigm,
-                    "seed": seed,
-                    "paradigms": list(PARADIGMS),
-                    "faults": faults,
-                }
-            )
+            row = {"paradigm": paradigm, "paradigms": list(PARADIGMS), "seed": seed}
+            raysync.run(BASE | settings | row)
     return output / "faultd"
+
+
+@pytest.fixture(scope="session")
+def runs(runs_folder):
+    return collect([runs_folder])
 
 
 @pytest.fixture
@@ -104,27 +76,11 @@ def own_copy(runs_folder, tmp_path):
 
 
 @pytest.fixture
-def made(tmp_path):
-    """Collections of made-up numbers: `made({"bsp": [{...}, ...]}, **settings)`, a summary a seed;
-    None: lost a trial.
-    """
+def own_record(own_copy):
+    """One of them."""
+    return min(own_copy.iterdir())
 
-    def make(results, scenario="", **settings):
-        runs, failed = [], []
-        for paradigm, summaries in results.items():
-            for seed, summary in enumerate(summaries):
-                if summary is None:
-                    failed.append(FailedTrial(99, scenario, paradigm, seed, "broke"))
-                    continue
-                of_run = {"engine": "virtual", "target": TARGET, "seed": seed} | settings
-                runs.append(
-                    CollectedRun(
-                        StandIn(of_run, summary, tmp_path / f"{paradigm}-{seed}"),
-                        paradigm,
-                        seed,
-                        scenario,
-                    )
-                )
-        return Collection((tmp_path,), tuple(runs), tuple(failed))
 
-    return make
+@pytest.fixture
+def made():
+    return made_up

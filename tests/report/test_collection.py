@@ -2,15 +2,12 @@
 be read.
 """
 
-import json
 import shutil
 
 import pytest
-import yaml
 
 from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
 from raysync.errors import ConfigError
-from raysync.record.reader import load as load_record
 from raysync.record.sweeps import TrialNote, write_note, write_table
 from raysync.results.collection import OF_RESULTS, CollectedRun, collect
 from raysync.results.grouping import differences, setting_text
@@ -24,8 +21,8 @@ from tests.builders.reports import (
     LOST,
     SEEDS,
     StandIn,
-    cut,
-    newer,
+    edit,
+    kill,
 )
 
 SCENARIOS = ("update.lr=0.05", "update.lr=0.2")
@@ -58,16 +55,15 @@ def test_a_diverged_trial_is_a_run_and_a_lost_one_is_listed(sweep):
     assert sweep.failures(SCENARIOS[0], "asp") == []
 
 
-def test_a_folder_of_records(runs_folder):
-    collection = collect([runs_folder])
-    [groups] = collection.scenarios.values()
+def test_a_folder_of_records(runs):
+    [groups] = runs.scenarios.values()
     assert {label: [run.seed for run in runs] for label, runs in groups.items()} == {
         label: [0, 1] for label in LABELS
     }
     assert tuple(groups) == LABELS, "in the order of the file's `paradigms`"
-    assert collection.runs[0].scenario == ""
-    one = collect([collection.runs[0].record.path])
-    assert len(one.runs) == 1
+    assert runs.runs[0].scenario == ""
+    assert runs.runs[0].record.summary["tokens"] is False
+    assert len(collect([runs.runs[0].record.path]).runs) == 1
 
 
 def test_runs_and_a_sweep_together_differ_in_words(runs_folder, sweep_folder):
@@ -79,29 +75,31 @@ def test_runs_and_a_sweep_together_differ_in_words(runs_folder, sweep_folder):
     ]
 
 
-def test_the_newest_of_a_seed_counts(own_copy):
-    first = sorted(own_copy.iterdir())[0]
-    again = shutil.copytree(first, own_copy / f"99999999-{first.name}")
+@pytest.fixture
+def again(own_copy, own_record):
+    """A later record of the same run, beside it."""
+    return shutil.copytree(own_record, own_copy / f"99999999-{own_record.name}")
+
+
+def test_the_newest_of_a_seed_counts(own_copy, own_record, again):
     collection = collect([own_copy])
     assert collection.superseded == 1
-    assert len(collection.runs) == 6
-    assert again in [run.record.path for run in collection.runs]
-    assert first not in [run.record.path for run in collection.runs]
-
-
-def wrote(folder, file, **values):
-    path = folder / file
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+    paths = [run.record.path for run in collection.runs]
+    assert len(paths) == 6
+    assert again in paths
+    assert own_record not in paths
+    kill(again)
+    paths = [run.record.path for run in collect([own_copy]).runs]
+    assert own_record in paths, "it did its work, and the newer one did not"
+    assert again not in paths
 
 
 def coded(folder, task="1" * 64, paradigm=None):
     code = {"sha256": "a" * 64, "task_sha256": task, "paradigm_sha256": paradigm, "files": []}
-    wrote(folder, "environment.json", user_code=code)
+    edit(folder / "environment.json", user_code=code)
 
 
-def test_other_code_of_the_task_is_another_scenario(own_copy):
-    first = sorted(own_copy.iterdir())[0]
-    again = shutil.copytree(first, own_copy / f"99999999-{first.name}")
+def test_other_code_of_the_task_is_another_scenario(own_copy, again):
     for folder in own_copy.iterdir():
         coded(folder, task=("1" if folder != again else "2") * 64)
     collection = collect([own_copy])
@@ -131,14 +129,11 @@ def test_the_same_code_and_other_files_of_a_paradigm_are_compared(own_copy):
     assert cautions(collection) == []
 
 
-def test_a_metric_of_the_batch_is_not_compared_between_sizes(own_copy):
+def test_a_metric_of_the_batch_is_not_compared_between_sizes(own_copy, own_record):
     for folder in own_copy.iterdir():
-        wrote(folder, "summary.json", batch_metrics=["recall"])
+        edit(folder / "summary.json", batch_metrics=["recall"])
     assert cautions(collect([own_copy])) == []
-    file = sorted(own_copy.iterdir())[0] / "config.yaml"
-    settings = yaml.safe_load(file.read_text())
-    settings["evaluation"]["batch_size"] = 7
-    file.write_text(yaml.safe_dump(settings))
+    edit(own_record / "config.yaml", lambda settings: settings["evaluation"].update(batch_size=7))
     [text] = cautions(collect([own_copy]))
     assert "recall" in text
     assert "7" in text
@@ -276,70 +271,9 @@ def test_a_sweep_of_which_nothing_is_left(sweep_folder, tmp_path):
     assert tells(fails(tmp_path), "experiment")
 
 
-def record_in(folder):
-    return sorted(folder.iterdir())[0]
-
-
-@pytest.mark.parametrize(
-    ("file", "damage"),
-    [
-        ("environment.json", cut),
-        ("evaluations.parquet", cut),
-        ("pushes.parquet", cut),
-        ("config.yaml", lambda path: path.write_text("a: b: c")),
-        ("journal.jsonl", lambda path: path.write_text("")),
-        ("config.yaml", lambda path: path.unlink()),
-        ("journal.jsonl", lambda path: path.unlink()),
-        ("pushes.parquet", lambda path: path.unlink()),
-    ],
-)
-def test_a_damaged_record(own_copy, file, damage):
-    damage(record_in(own_copy) / file)
-    assert str(record_in(own_copy)) in fails(own_copy)
-
-
-def test_a_damaged_record_of_a_sweep(sweep_folder, tmp_path):
-    folder = shutil.copytree(sweep_folder, tmp_path / "sweep")
-    [file] = folder.glob("records/00005/*/evaluations.parquet")
-    cut(file)
-    assert f"{file.parent}: its evaluations cannot be read" in fails(folder)
-
-
-def test_a_journal_that_is_damaged_in_its_middle_matters_to_a_run_that_was_killed(own_copy):
-    record = record_in(own_copy)
-    lines = (record / "journal.jsonl").read_text().splitlines()
-    (record / "journal.jsonl").write_text(
-        "\n".join([*lines[:40], lines[40][:20], *lines[41:]]) + "\n"
-    )
-    assert len(collect([own_copy]).runs) == 6
-    (record / "summary.json").unlink()
-    assert tells(fails(own_copy), "line 41")
-
-
-def test_a_table_with_other_columns_is_read_from_the_journal(own_copy):
-    record = record_in(own_copy)
-    before = len(load_record(record).pushes)
-    shutil.copy(record / "evaluations.parquet", record / "pushes.parquet")
-    assert len(load_record(record).pushes) == before > 0
-    assert collect([own_copy])
-
-
-def test_a_record_of_a_newer_raysync(own_copy):
-    record = record_in(own_copy)
-    settings = yaml.safe_load((record / "config.yaml").read_text())
-    (record / "config.yaml").write_text(yaml.safe_dump(settings | {"hyperdrive": 9}))
-    assert "hyperdrive" in fails(own_copy)
-    newer(own_copy)
-    assert tells(fails(own_copy), "raysync: 2 1")
-
-
-def test_a_run_that_was_killed_is_unfinished(own_copy):
-    record = record_in(own_copy)
-    for name in ("summary.json", "evaluations.parquet"):
-        (record / name).unlink()
-    cut(record / "pushes.parquet")
-    cut(record / "journal.jsonl")
-    [killed] = [run for run in collect([own_copy]).runs if run.record.path == record]
+def test_a_run_that_was_killed_is_unfinished(own_copy, own_record):
+    kill(own_record, 0.5)
+    [killed] = [run for run in collect([own_copy]).runs if run.record.path == own_record]
     assert killed.status == "unfinished"
     assert killed.value("final_accuracy") is None
     assert killed.value("updates") > 0
@@ -349,7 +283,3 @@ def test_other_files_beside_the_records_are_passed_over(own_copy):
     (own_copy / "report").mkdir()
     (own_copy / "report.html").write_text("")
     assert len(collect([own_copy]).runs) == 6
-
-
-def test_records_say_whether_tokens_are_predicted(runs_folder):
-    assert collect([runs_folder]).runs[0].record.summary["tokens"] is False

@@ -7,6 +7,8 @@ import json
 import shutil
 import subprocess
 import sys
+from contextlib import suppress
+from operator import attrgetter
 from pathlib import Path
 from random import Random
 from time import monotonic
@@ -15,28 +17,25 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import yaml
 
 import raysync
-from raysync import cli
-from raysync.core.journal import read
+from raysync.core.journal import JOURNAL_SCHEMA
 from raysync.errors import ConfigError
 from raysync.record.push_rows import PushRow
 from raysync.record.reader import legible
 from raysync.record.sweeps import load_sweep
 from raysync.results.collection import collect
-from raysync.results.markdown import markdown, plain
-from raysync.results.trace import write_trace
+from raysync.results.markdown import plain
+from raysync.results.trace import trace, write_trace
+from tests.builders.damage import CALLS, HARM, NO_FILES, checkpoint_damaged, damage, put, signed
 from tests.builders.messages import naming, tells
-from tests.builders.reports import BASE, cut
-from tests.report.damage import CALLS, NO_FILES, checkpoint_damaged, damage, put, signed
+from tests.builders.reports import BASE, cut, edit, kill
+from tests.builders.sweeps import run_until
 
-pytestmark = pytest.mark.xdist_group("report")
+SEEDS = [0, pytest.param(1, marks=pytest.mark.slow)]
 FUZZED = 20
-"""The fuzzer's cases; thousands of seeds were tried beside the tests."""
-
+"""The fuzzer's cases of a seed; thousands of seeds were tried beside the tests."""
 TINY = BASE | {"workload": {"samples": 480}, "evaluation": {"marks": 3}}
-HARM = "tests.report.damage:called"
 
 
 @pytest.fixture(scope="module")
@@ -54,37 +53,15 @@ def tiny_records(tmp_path_factory, torch_of_one_thread):
         },
         {"paradigm": {"name": "sync-switch", "first": {"name": "ringmaster", "paradigm": "bsp"}}},
     ]
-    *finished, last = [raysync.run(TINY | {"output": str(output)} | more).path for more in settings]
-    kill(last)
-    return [*finished, last]
-
-
-def kill(record):
-    """Leave of a record what a run that is killed leaves."""
-    for name in ("summary.json", "evaluations.parquet", "pushes.parquet"):
-        (record / name).unlink()
-    cut(record / "journal.jsonl", 0.8)
+    records = [raysync.run(TINY | {"output": str(output)} | more).path for more in settings]
+    kill(records[-1])
+    return records
 
 
 @pytest.fixture
 def record(tiny_records, tmp_path):
     """Of LagTuner's run, a copy that a test may damage."""
     return shutil.copytree(tiny_records[0], tmp_path / "record")
-
-
-@pytest.fixture
-def call(monkeypatch, capsys):
-    monkeypatch.setattr(sys, "path", list(sys.path))
-
-    def call(*arguments):
-        """Exit status, output, errors."""
-        monkeypatch.setattr(sys, "argv", ["raysync", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return call
 
 
 def commands(record, output):
@@ -94,28 +71,138 @@ def commands(record, output):
     yield "report", "--format", "trace", "--output", output, record
 
 
-def properties(record):
-    """Of a record, one by one, as a program asks for them."""
-    for name in ("config", "environment", "summary", "pushes", "evaluations", "complete", "ended"):
-        yield lambda name=name: getattr(record, name)
-    yield lambda: list(record.journal())
+# ---- one damage of each kind ----
 
 
-def edit(file, change):
-    """Change the first JSON line of a file, or the YAML."""
-    text = file.read_text()
-    if file.suffix == ".yaml":
-        data = yaml.safe_load(text)
-        change(data)
-        file.write_text(yaml.safe_dump(data))
-        return
-    first, _, rest = text.partition("\n") if file.suffix == ".jsonl" else (text, "", "")
-    data = json.loads(first)
-    change(data)
-    file.write_text(f"{json.dumps(data)}\n{rest}")
+def in_file(name, change):
+    return lambda record: change(record / name)
 
 
-@pytest.mark.parametrize("seed", range(2))
+def text(words):
+    return lambda file: file.write_text(words)
+
+
+def packed(codec):
+    return lambda file: pq.write_table(pq.read_table(file), file, compression=codec)
+
+
+def other_line(number, change):
+    """Change a line of the journal, where no summary stands for it."""
+
+    def change_in(record):
+        (record / "summary.json").unlink()
+        file = record / "journal.jsonl"
+        lines = file.read_text().split("\n")
+        lines[number - 1] = change(lines[number - 1])
+        file.write_text("\n".join(lines))
+
+    return change_in
+
+
+def without_update(record):
+    lines = (record / "journal.jsonl").read_text().split("\n")
+    _, second, *_ = [number for number, line in enumerate(lines, 1) if '"Apply"' in line]
+
+    def change(line):
+        entry = json.loads(line)
+        entry["decisions"] = [each for each in entry["decisions"] if each["type"] != "Apply"]
+        return json.dumps(entry)
+
+    other_line(second, change)(record)
+
+
+def of_another_raysync(version):
+    def change(record):
+        edit(record / "environment.json", lambda it: it["packages"].update(raysync=version))
+        (record / "config.yaml").write_text("nothing_known: 1\n")
+
+    return change
+
+
+def trace_of_a_device(file):
+    edit(file, lambda it: it["workers"][0].update({"step_s": None, "trace": "/dev/zero"}))
+
+
+def collected(record):
+    return collect([record])
+
+
+def config_of(record):
+    return raysync.load(record).config
+
+
+def pushes_of(record):
+    return raysync.load(record).pushes
+
+
+def trace_of(record):
+    return trace(raysync.load(record))
+
+
+@pytest.mark.parametrize(
+    ("change", "read", "says"),
+    [
+        (in_file("environment.json", cut), collected, "environment"),
+        (in_file("evaluations.parquet", cut), collected, "evaluations"),
+        (in_file("pushes.parquet", cut), collected, "pushes"),
+        (in_file("pushes.parquet", Path.unlink), collected, "pushes"),
+        (in_file("pushes.parquet", packed("gzip")), pushes_of, "GZIP"),
+        (in_file("pushes.parquet", packed("zstd")), pushes_of, "ZSTD"),
+        (in_file("config.yaml", text("a: b: c")), collected, "config.yaml"),
+        (in_file("config.yaml", Path.unlink), collected, "config.yaml"),
+        (in_file("config.yaml", trace_of_a_device), config_of, "numbers"),
+        (
+            in_file("config.yaml", lambda file: edit(file, profile="/dev/zero.yaml")),
+            config_of,
+            "settings",
+        ),
+        (in_file("config.yaml", lambda file: edit(file, hyperdrive=9)), collected, "hyperdrive"),
+        (of_another_raysync("0.0.0"), config_of, "an older raysync"),
+        (of_another_raysync("9999.0.0"), config_of, "a newer raysync"),
+        (
+            in_file("journal.jsonl", lambda file: edit(file, journal=JOURNAL_SCHEMA + 1)),
+            collected,
+            f"raysync: {JOURNAL_SCHEMA + 1} {JOURNAL_SCHEMA}",
+        ),
+        (in_file("journal.jsonl", text("")), collected, "journal"),
+        (in_file("journal.jsonl", Path.unlink), collected, "journal"),
+        (other_line(21, lambda line: line[:20]), collected, "line 21"),
+        (other_line(2, lambda line: "nonsense"), trace_of, "line 2"),
+        (without_update, collected, "journal"),
+    ],
+)
+def test_what_is_damaged_is_named(record, change, read, says):
+    change(record)
+    with pytest.raises(ConfigError, match=naming(says)) as raised:
+        read(record)
+    assert str(record) in str(raised.value)
+    assert len(str(raised.value).splitlines()) <= 2
+
+
+def test_a_damaged_line_does_not_matter_where_a_summary_stands_for_it(record):
+    summary = (record / "summary.json").read_text()
+    other_line(21, lambda line: line[:20])(record)
+    (record / "summary.json").write_text(summary)
+    assert len(collect([record]).runs) == 1
+
+
+def test_a_damaged_record_of_a_sweep_is_named(sweep_folder, tmp_path):
+    folder = shutil.copytree(sweep_folder, tmp_path / "sweep")
+    [file] = folder.glob("records/00005/*/evaluations.parquet")
+    cut(file)
+    with pytest.raises(ConfigError, match=naming(f"{file.parent}: evaluations")):
+        collect([folder])
+
+
+# ---- any damage ----
+
+
+OF_A_RECORD = ("config", "environment", "summary", "pushes", "evaluations", "complete", "ended")
+QUESTIONS = [*map(attrgetter, OF_A_RECORD), lambda record: list(record.journal())]
+"""What a program asks a record for."""
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_damaged_record_is_answered_in_a_line_or_two(seed, tiny_records, tmp_path, call):
     """Any damage to any file: exit status 0 or 2 (of a replay that differs 1), no traceback,
     nothing raw in the output.
@@ -129,15 +216,9 @@ def test_a_damaged_record_is_answered_in_a_line_or_two(seed, tiny_records, tmp_p
             assert code in ((0, 1, 2) if arguments[0] == "replay" else (0, 2)), (what, err)
             assert code != 2 or (err.startswith("raysync: ") and err.count("\n") <= 3), (what, err)
             assert "\x1b" not in out + err, what
-        try:
-            loaded = raysync.load(copy)
-        except ConfigError:
-            loaded = None
-        for ask in properties(loaded) if loaded else ():
-            try:
-                ask()
-            except ConfigError:
-                continue
+        for ask in QUESTIONS:
+            with suppress(ConfigError):
+                ask(raysync.load(copy))
         assert not CALLS, what
         shutil.rmtree(copy)
 
@@ -148,11 +229,11 @@ from pathlib import Path
 import psutil
 import raysync
 from raysync.errors import ConfigError
-from raysync.results.collection import _check
+from raysync.results.collection import collect
 def read(folder):
     record = raysync.load(folder)
     record.pushes, list(record.journal()), record.model_file()
-    _check(record)
+    collect([folder])
 def most():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 whole, *folders = map(Path, sys.argv[1:])
@@ -170,6 +251,7 @@ print(most() - before)
 """
 
 
+@pytest.mark.slow
 def test_no_file_of_a_record_is_read_without_bounds(tiny_records, tmp_path):
     """Pipes, devices, loops, a terabyte, and tables that are larger by far than their files: each
     is an error of a line within seconds, in a process whose memory is bounded. (What the journal
@@ -219,14 +301,6 @@ def test_every_error_of_pyarrow_is_one_of_the_record(tmp_path, error):
         raise error("x")
 
 
-@pytest.mark.parametrize("packed", ["gzip", "zstd"])
-def test_a_table_that_raysync_did_not_pack_is_not_unpacked(record, packed):
-    table = pq.read_table(record / "pushes.parquet")
-    pq.write_table(table, record / "pushes.parquet", compression=packed)
-    with pytest.raises(ConfigError):
-        assert raysync.load(record).pushes
-
-
 def test_every_damaged_table_of_a_sweep_is_an_error(sweep_folder, tmp_path):
     """Among them what pyarrow cannot make at all, or pandas of it."""
     copy = tmp_path / "sweep"
@@ -258,19 +332,13 @@ def test_every_damaged_table_of_a_sweep_is_an_error(sweep_folder, tmp_path):
 def lost_record(tmp_path_factory, torch_of_one_thread):
     """Read-only: a run that was stopped, with two checkpoints."""
     settings = TINY | {"checkpoint": {"every_progress": 0.2}, "update": {"momentum": 0.5}}
-
-    def stop(measures):
-        if measures.progress > 0.5:
-            raise KeyboardInterrupt
-
     output = tmp_path_factory.mktemp("lost")
-    with pytest.raises(KeyboardInterrupt):
-        raysync.run(settings | {"output": str(output)}, watch=stop)
+    run_until(0.5, settings | {"output": str(output)})
     [file] = output.rglob("journal.jsonl")
     return file.parent
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", SEEDS)
 def test_a_damaged_checkpoint_is_answered_in_a_line_or_two(seed, lost_record, tmp_path, call):
     """Any damage to the newest checkpoint, with checksums that fit: another one is taken, or the
     run goes on, or it is refused before anything of the record has changed.
@@ -371,12 +439,7 @@ def test_the_parameters_of_a_header_are_validated(record, call, name, parameters
     [INNER, {"name": "ringmaster", "paradigm": INNER}, {"name": "no.such:AnyParadigm", "pace": 3}],
 )
 def test_reading_a_record_imports_nothing_and_shows_what_it_says(record, call, tmp_path, named):
-    edit(
-        record / "config.yaml",
-        lambda settings: settings.update(
-            {"paradigm": named, "paradigms": [named], "model": HARM, "data": HARM}
-        ),
-    )
+    edit(record / "config.yaml", paradigm=named, paradigms=[named], model=HARM, data=HARM)
     edit(record / "summary.json", lambda summary: summary.pop("paradigm_label"))
     for arguments in commands(record, tmp_path / "trace.json"):
         assert call(*arguments)[0] == 0
@@ -412,35 +475,18 @@ def test_a_paradigm_of_ones_own_replays_where_it_is_trusted(
     (tmp_path / "my_rules.py").write_text(OWN)
     monkeypatch.syspath_prepend(str(tmp_path))
     named = {"name": "my_rules:Mine", "pace": 7}
-    path = raysync.run(
-        TINY | {"paradigm": named, "paradigms": [named], "output": str(tmp_path)}
-    ).path
+    settings = TINY | {"paradigm": named, "paradigms": [named], "output": str(tmp_path)}
+    path = raysync.run(settings).path
     monkeypatch.delitem(sys.modules, "my_rules")
-    for arguments in (
-        ("report", path),
-        ("report", "--format", "md", path),
-        ("watch", "--once", path),
-    ):
-        code, out, err = call(*arguments)
+    for arguments in (["report"], ["report", "--format", "md"], ["watch", "--once"]):
+        code, out, err = call(*arguments, path)
         assert (code, err) == (0, "")
-        assert arguments[1] == path or "mine(pace=7)" in out
+        assert arguments == ["report"] or "mine(pace=7)" in out
     assert raysync.load(path).config.paradigm.parameters == {"pace": 7}
     assert call("replay", path)[0] == 2
     assert "my_rules" not in sys.modules
-    assert "decisions identical" in call("replay", path, "--trust")[1]
+    assert call("replay", path, "--trust")[0] == 0
     assert raysync.load(path, trust=True).config.paradigm.make().pace == 7
-
-
-def test_a_record_opens_no_other_file(record):
-    edit(
-        record / "config.yaml",
-        lambda settings: settings["workers"][0].update({"step_s": None, "trace": "/dev/zero"}),
-    )
-    with pytest.raises(ConfigError, match=naming("numbers")):
-        assert raysync.load(record).config
-    edit(record / "config.yaml", lambda settings: settings.update({"profile": "/dev/zero.yaml"}))
-    with pytest.raises(ConfigError, match=naming("settings")):
-        assert raysync.load(record).config
 
 
 # ---- what is missing ----
@@ -479,54 +525,26 @@ def test_a_journal_that_was_cut_off_is_said_to_be(record, call):
     """
     journal = record / "journal.jsonl"
     text = journal.read_text()
-    whole = [
-        call("replay", record)[1],
-        call("report", "--format", "md", record)[1],
-        call("watch", "--once", record)[1],
-    ]
-    for size in (
-        len(text) // 2,
-        text.rindex("\n", 0, len(text) // 2) + 1,
-        text.rindex("\n", 0, -1) + 1,
-        len(text) - 1,
-    ):
+    says = {
+        ("replay",): "closing line",
+        ("watch", "--once"): "truncated",
+        ("report", "--format", "md"): f"Unfinished: lagtuner seed 0 {record}",
+    }
+    for command, words in says.items():
+        assert not tells(call(*command, record)[1], words)
+    middle = len(text) // 2
+    between = text.rindex("\n", 0, middle) + 1
+    for size in (middle, between, text.rindex("\n", 0, -1) + 1, len(text) - 1):
         journal.write_text(text[:size])
         assert not raysync.load(record).ended
-        for command, says in (
-            (("replay",), "The journal has no closing line"),
-            (("watch", "--once"), "was truncated"),
-            (("report", "--format", "md"), f"Unfinished: lagtuner, seed 0 in {record}"),
-        ):
+        for command, words in says.items():
             code, out, _ = call(*command, record)
             assert code == 0
-            assert says in out
-    assert not any("unfinished" in out.lower() or "truncated" in out for out in whole)
+            assert tells(out, words)
     kill(record)
     assert tells(call("report", "--format", "md", record)[1], "killed")
     [run] = collect([record]).runs
     assert run.incomplete_reason
-
-
-def test_a_journal_without_an_update_in_its_middle_is_damaged(record):
-    (record / "summary.json").unlink()
-    file = record / "journal.jsonl"
-    lines = file.read_text().split("\n")
-    updates = [number for number, line in enumerate(lines) if '"Apply"' in line]
-    entry = json.loads(lines[updates[1]])
-    entry["decisions"] = [each for each in entry["decisions"] if each["type"] != "Apply"]
-    lines[updates[1]] = json.dumps(entry)
-    file.write_text("\n".join(lines))
-    with pytest.raises(ConfigError, match=naming("journal")):
-        assert raysync.load(record).summary
-
-
-def test_what_follows_the_closing_line_is_damage(record):
-    lines = (record / "journal.jsonl").read_text().splitlines(keepends=True)
-    for more in (lines[5], lines[5][:9], lines[-1]):
-        with pytest.raises(
-            ConfigError, match=f"line {len(lines) + 1} comes after the closing line"
-        ):
-            list(read([*lines, more])[1])
 
 
 # ---- what is shown ----
@@ -551,33 +569,19 @@ def test_control_characters_are_visible(record, call):
 
 def test_no_html_of_a_record_is_passed_on(record, call, tmp_path):
     script = "<script>alert(1)</script>"
+    picture, rows = f"![x](http://x/{script})", {"lagtuner": {script: 1.0}}
     edit(
         record / "config.yaml",
-        lambda settings: settings.update(
-            {
-                "model": {"name": "mlp", "hidden": script},
-                "published": {
-                    "source": script,
-                    "note": f"![x](http://x/{script})",
-                    "rows": {"lagtuner": {script: 1.0}},
-                },
-            }
-        ),
+        model={"name": "mlp", "hidden": script},
+        published={"source": script, "note": picture, "rows": rows},
     )
-    edit(
-        record / "summary.json",
-        lambda summary: summary.update({"status": script, "error": script, "profile": script}),
-    )
+    edit(record / "summary.json", status=script, error=script, profile=script)
     edit(
         record / "environment.json",
-        lambda found: found.update(
-            {
-                "command": ["raysync", f"```\n{script}"],
-                "python": script,
-                "platform": script,
-                "packages": {script: script},
-            }
-        ),
+        command=["raysync", f"```\n{script}"],
+        python=script,
+        platform=script,
+        packages={script: script},
     )
     text = call("report", "--format", "md", record)[1]
     outside, fence, inside = text.partition("````sh\n")
@@ -597,19 +601,6 @@ def test_markdown_of_texts():
     assert plain("[x](y) [z][w] [1.5, 2.0]") == "[x]\\(y) [z]\\[w] [1.5, 2.0]"
 
 
-def test_a_paths_name_is_no_record(tmp_path, call):
-    assert (
-        call("replay", tmp_path)[0]
-        == call("watch", "--once", tmp_path)[0]
-        == call("report", Path("nowhere"))[0]
-        == 2
-    )
-
-
-def test_markdown_is_made_of_a_collection_with_unfinished_runs(made):
-    assert "Unfinished" in markdown(made({"bsp": [{"status": "unfinished"}]}))
-
-
 @pytest.mark.parametrize("name", ["pushes", "evaluations"])
 def test_a_table_with_columns_of_another_raysync_is_read_from_the_journal(record, name):
     expected = getattr(raysync.load(record), name)
@@ -623,11 +614,3 @@ def test_a_table_with_columns_of_another_raysync_is_read_from_the_journal(record
 def test_a_trace_needs_no_metric_in_the_summary(record, tmp_path):
     edit(record / "summary.json", lambda summary: summary.pop("metric"))
     write_trace(raysync.load(record), tmp_path / "trace.json")
-
-
-@pytest.mark.parametrize(("theirs", "says"), [("0.0.0", "older"), ("9999.0.0", "newer")])
-def test_a_config_of_another_raysync_is_called_older_or_newer(record, theirs, says):
-    edit(record / "environment.json", lambda about: about["packages"].update(raysync=theirs))
-    (record / "config.yaml").write_text("nothing_known: 1\n")
-    with pytest.raises(ConfigError, match=f"an? {says} raysync"):
-        _ = raysync.load(record).config

@@ -2,56 +2,50 @@
 
 import pytest
 
-import raysync
-from raysync.results.collection import collect
+from raysync.results.collection import CollectedRun, Collection
 from raysync.results.sentences import cautions
 from tests.builders.messages import tells
-
-QUICK = {
-    "engine": "virtual",
-    "model": {"name": "mlp", "hidden": [8]},
-    "data": {"name": "digits", "train_samples": 600},
-    "batch_size": 16,
-    "workload": {"samples": 1600},
-    "workers": [{"count": 2, "step_s": 0.1}],
-    "update": {"lr_scaling": "none"},
-}
+from tests.builders.reports import TARGET, StandIn
 
 
-TARGET = {"metric": "accuracy", "at_least": 0.3}
+def row(label, accuracy, lr=1.0, target=None, **settings):
+    """The only run of a row of a comparison."""
+    settings = {"engine": "virtual", "target": target, "update": {"lr": lr}} | settings
+    seconds = {"seconds": 10.0, "time_to_target_s": 1 - accuracy}
+    return CollectedRun(StandIn(settings, {"final_accuracy": accuracy} | seconds, None), label, 0)
+
+
+@pytest.mark.parametrize("target", [None, TARGET])
+@pytest.mark.parametrize(
+    ("rates", "edge"),
+    [
+        ((0.001, 0.01, 0.1), "highest"),
+        ((0.1, 20.0, 30.0), "lowest"),
+        ((0.001, 0.1, 30.0), ""),
+        ((0.01, 0.1), ""),  # one of two is always the first or the last
+    ],
+)
+def test_the_best_rate_is_compared_with_the_others(rates, edge, target):
+    rows = [row(f"bsp({lr})", 0.9 if lr == 0.1 else 0.5, lr, target) for lr in rates]
+    another = row("asp", 0.2, 1e-6, target, paradigm="asp")
+    collection = Collection((), (*rows, another))
+    said = [each for each in cautions(collection) if "learning rates" in each]
+    assert len(said) == bool(edge)
+    assert not edge or tells(said[0], f"bsp(0.1) {edge} {len(rates)}")
 
 
 @pytest.mark.parametrize(
-    ("rates", "edge", "target"),
+    "other",
     [
-        ((0.001, 0.01, 0.1), "highest", None),
-        ((0.001, 0.01, 0.1), "highest", TARGET),
-        ((0.1, 20.0, 30.0), "lowest", None),
-        ((0.001, 0.1, 30.0), "", None),
-        ((0.01, 0.1), "", None),  # one of two is always the first or the last
+        lambda lr: {"lr": lr, "cluster": {"wire": "int8"}},
+        lambda lr: {"local": {"lr": lr, "steps": 2}},
+        lambda lr: {"update": {"lr": lr, "momentum": 0.9}},
+        lambda lr: {"lr": lr, "paradigm": "asp"},
     ],
 )
-def test_the_best_rate_is_compared_with_the_others(tmp_path, rates, edge, target):
-    for lr in rates:
-        row = {"name": "bsp", "set": {"update.lr": lr}}
-        raysync.run(QUICK | {"paradigm": row, "target": target, "output": str(tmp_path)})
-    another = {"name": "asp", "set": {"update.lr": 1e-6}}
-    raysync.run(QUICK | {"paradigm": another, "target": target, "output": str(tmp_path)})
-    collection = collect([tmp_path / "experiment"])
-    said = [each for each in cautions(collection) if "learning rates" in each]
-    assert len(said) == bool(edge)
-    assert not edge or tells(said[0], f"0.1 {edge} {len(rates)}")
-
-
-def test_rates_of_local_steps_and_of_smaller_pushes_are_others(tmp_path):
+def test_rates_of_another_kind_are_others(other):
     """Each kind has two, which say nothing."""
-    kinds = [
-        lambda lr: {"update.lr": lr},
-        lambda lr: {"update.lr": lr, "cluster.wire": "int8"},
-        lambda lr: {"local": {"lr": lr, "steps": 2}, "update": {"lr": 1.0}},
-    ]
-    for number, kind in enumerate(kinds):
-        for lr in (0.001 * (1 + number), 0.1):
-            row = {"name": "bsp", "set": kind(lr)}
-            raysync.run(QUICK | {"paradigm": row, "output": str(tmp_path)})
-    assert not cautions(collect([tmp_path / "experiment"]))
+    plain = [row("low", 0.5, 0.001), row("high", 0.9, 0.1)]
+    others = [row(f"other {lr}", 0.2, **other(lr)) for lr in (0.002, 0.05)]
+    said = cautions(Collection((), (*plain, *others)))
+    assert not [each for each in said if "learning rates" in each]

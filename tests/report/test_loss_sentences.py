@@ -1,8 +1,5 @@
 """What a report says of lost processes: nothing where none was lost."""
 
-import json
-import shutil
-
 import pytest
 
 from raysync.results import page
@@ -13,6 +10,7 @@ from raysync.results.ranking import rank
 from raysync.results.sentences import describe_losses, losses
 from raysync.results.tables import tables_of
 from tests.builders.messages import tells
+from tests.builders.reports import edit
 
 HEADINGS = {measure.heading for measure in OF_LOSSES}
 WORKER = {"lost_workers": 1, "worker_away_s": 1.25}
@@ -53,13 +51,12 @@ def test_of_many_runs_the_worst_are_named_and_the_others_added_up():
     assert tells(rest, "4 4 workers 6.00 s")
 
 
-def test_the_page_and_its_markdown_say_it(runs_folder, tmp_path):
+def test_the_page_and_its_markdown_say_it(runs, own_copy, tmp_path):
     """A crash that the experiment planned is no loss: each of these runs has one."""
-    folder = shutil.copytree(runs_folder, tmp_path / "runs")
-    assert losses(collect([folder])) == []
-    [file, *_] = folder.glob("*-bsp-*/summary.json")
-    file.write_text(json.dumps(json.loads(file.read_text()) | WORKER))
-    collection = collect([folder])
+    assert losses(runs) == []
+    [file, *_] = own_copy.glob("*-bsp-*/summary.json")
+    edit(file, **WORKER)
+    collection = collect([own_copy])
     [said] = losses(collection)
     assert said in markdown(collection)
     page.write_html(collection, tmp_path / "page.html")

@@ -1,11 +1,10 @@
 """The report as Markdown, what it was measured with, and the command that makes it."""
 
 import json
-import sys
+from functools import partial
 
 import pytest
 
-from raysync import cli
 from raysync.results.collection import Collection, collect
 from raysync.results.markdown import markdown, notes
 from raysync.results.provenance import commands, configuration, dates, environment, title
@@ -13,11 +12,7 @@ from raysync.results.ranking import rank
 from raysync.results.sentences import answer
 from raysync.results.tables import tables_of
 from tests.builders.messages import Telling, tells
-
-
-def published_text(collection):
-    _, beside = tables_of(collection, rank(collection))
-    return beside.frame()
+from tests.builders.reports import edit
 
 
 def cells(line):
@@ -52,46 +47,18 @@ def test_the_median_s_table_names_the_seeds(sweep):
     assert "median run" in markdown(sweep, median=True)
 
 
-def test_published_ratios_and_values(made):
-    rows = {
-        "bsp": {"time_to_target_s": 100.0},
-        "asp": {"time_to_target_s": 40.0},
-        "x": {"time_to_target_s": None},
-    }
-    measured = {
-        label: [{"time_to_target_s": value * seed, "seconds": 9.0} for seed in (1, 2)]
-        for label, value in (("bsp", 10.0), ("asp", 5.0), ("x", 1.0))
-    }
-    published = {
-        "source": "Somebody 2020, Table 2",
-        "note": "On GPUs.",
-        "rows": rows,
-        "relative_to": "bsp",
-    }
-    collection = made(measured, published=published)
-    assert published_text(collection).to_dict("list") == {
-        "s to 90.0%, published": ["100", "40.0", "not reached"],
-        "s to 90.0% / bsp, measured": ["1.00", "0.500", "0.100"],
-        "s to 90.0% / bsp, published": ["1.00", "0.400", "-"],
-    }
-    assert tells(markdown(collection), "Published: 2020 2 GPUs")
-    plain = published_text(made(measured, published=published | {"relative_to": None}))
-    assert plain["s to 90.0%, published"].tolist() == ["100", "40.0", "not reached"]
-
-
-def test_context(sweep, runs_folder):
+def test_context(sweep, runs):
     assert tells(title(sweep), "mlp digits 3 2 1 4 0 3")
     known = configuration(sweep)
     assert tells(known["update"], "varies")
     assert known["model"].startswith("mlp(hidden=[16]), 1,")
     assert known["workload"] == "samples: 1600"
     assert known["target"] == "60.0%"
-    collection = collect([runs_folder])
-    assert configuration(collection)["faults"] == "1: crash"
-    assert configuration(collection)["update"] == "optimizer: sgd, lr: 0.05"
-    assert environment(collection).count("Python ") == 1
-    assert dates(collection).startswith("20")
-    first = collection.runs[0]
+    assert configuration(runs)["faults"] == "1: crash"
+    assert configuration(runs)["update"] == "optimizer: sgd, lr: 0.05"
+    assert environment(runs).count("Python ") == 1
+    assert dates(runs).startswith("20")
+    first = runs.runs[0]
     assert title(collect([first.record.path])).endswith(f", seed {first.seed}")
 
 
@@ -107,7 +74,7 @@ def test_context(sweep, runs_folder):
 )
 def test_the_command_that_was_typed(own_copy, words, line):
     for file in own_copy.glob("*/environment.json"):
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"command": words}))
+        edit(file, command=words)
     assert commands(collect([own_copy])) == [line, f"raysync report {own_copy}"]
 
 
@@ -118,7 +85,7 @@ def test_the_report_says_who_used_shared_memory(own_copy):
 
     def says(*transports, file=files[0]):
         places = {f"w-{n}": {"transport": each} for n, each in enumerate(transports)}
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"places": places}))
+        edit(file, places=places)
         return configuration(collect([file.parent])).get("transport")
 
     assert tells(
@@ -131,13 +98,13 @@ def test_the_report_says_who_used_shared_memory(own_copy):
         "object-ref",
     }
     assert says("object-ref") is None
-    files[0].write_text(json.dumps(json.loads(files[0].read_text()) | {"places": {"w": 3}}))
+    edit(files[0], places={"w": 3})
     assert "transport" not in configuration(collect([files[0].parent]))
 
 
 def test_runs_that_nobody_typed(own_copy):
     for file in own_copy.glob("*/environment.json"):
-        file.write_text(json.dumps(json.loads(file.read_text()) | {"command": ["-c"]}))
+        edit(file, command=["-c"])
     collection = collect([own_copy])
     assert (
         commands(collection)[0]
@@ -154,35 +121,22 @@ def test_notes(sweep):
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    def call(*arguments):
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        monkeypatch.setattr(sys, "argv", ["raysync", "report", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
-
-    return call
+def report(call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return partial(call, "report")
 
 
-def test_markdown_goes_to_the_terminal_or_a_file(call, runs_folder, tmp_path):
-    code, out, err = call(runs_folder, "--format", "md")
-    assert (code, err) == (0, "")
-    assert out == markdown(collect([runs_folder]))
-    assert call(runs_folder, "--format", "md", "--median", "-o", "x.md") == (
-        0,
-        "Written: x.md\n",
-        "",
-    )
-    assert (tmp_path / "x.md").read_text() == markdown(collect([runs_folder]), median=True)
+def test_markdown_goes_to_the_terminal_or_a_file(report, runs, runs_folder, tmp_path):
+    assert report(runs_folder, "--format", "md") == (0, markdown(runs), "")
+    code, out, err = report(runs_folder, "--format", "md", "--median", "-o", "x.md")
+    assert (code, tells(out, "x.md"), err) == (0, True, "")
+    assert (tmp_path / "x.md").read_text() == markdown(runs, median=True)
 
 
-def test_a_trace_goes_into_the_run_s_folder(call, own_copy):
-    record = sorted(own_copy.iterdir())[0]
-    assert call(record, "--format", "trace") == (0, f"Written: {record}/trace.json\n", "")
-    assert json.loads((record / "trace.json").read_text())["traceEvents"]
+def test_a_trace_goes_into_the_run_s_folder(report, own_record):
+    code, out, err = report(own_record, "--format", "trace")
+    assert (code, tells(out, f"{own_record}/trace.json"), err) == (0, True, "")
+    assert json.loads((own_record / "trace.json").read_text())["traceEvents"]
 
 
 @pytest.mark.parametrize(
@@ -197,23 +151,23 @@ def test_a_trace_goes_into_the_run_s_folder(call, own_copy):
         (["RUNS", "--format", "png", "-o", "file"], "--output file: --format png"),
     ],
 )
-def test_bad_input(call, runs_folder, tmp_path, arguments, says):
+def test_bad_input(report, runs_folder, tmp_path, arguments, says):
     (tmp_path / "file").write_text("")
-    code, out, err = call(*(str(runs_folder) if one == "RUNS" else one for one in arguments))
+    code, out, err = report(*(runs_folder if one == "RUNS" else one for one in arguments))
     assert (code, out) == (2, "")
     assert tells(err, says)
     assert len(err.strip().splitlines()) <= 2
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
-def test_a_place_that_cannot_be_written_to(call, own_copy):
+def test_a_place_that_cannot_be_written_to(report, own_copy):
     """A folder is where the page would go."""
     (own_copy / "report.html").mkdir()
-    code, _, err = call(own_copy)
+    code, _, err = report(own_copy)
     assert code == 2
-    assert f"{own_copy}/report.html: cannot be written (Is a directory)." in err
+    assert tells(err, f"{own_copy}/report.html: directory")
 
 
-def test_nothing_named(call):
-    assert call()[0] == 2
-    assert call(".", "--format", "pdf")[0] == 2
+def test_nothing_named(report):
+    assert report()[0] == 2
+    assert report(".", "--format", "pdf")[0] == 2

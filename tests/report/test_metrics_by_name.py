@@ -2,7 +2,8 @@
 the report.
 """
 
-from math import nan, sqrt
+import shutil
+from math import nan
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -25,51 +26,58 @@ from raysync.results.page import figures_in, write_html
 from raysync.results.ranking import rank
 from raysync.results.tables import rows_of, tables_of
 from raysync.results.trace import trace
-from raysync.training import preparation
-from raysync.training.evaluation import evaluate
 from raysync.training.loading import primary_metric
-from raysync.training.preparation import TrainingPlan
 from raysync.training.task import Task
-from raysync.training.vectors.module_state import ModuleState
 from raysync.tuning.tune_library import aimed
-from tests.builders.messages import naming, tells
-from tests.builders.reports import BASE
+from tests.builders.messages import naming
+from tests.builders.tasks import Sums
 
 RMSE = PrimaryMetric("rmse", "min")
-PARADIGMS = ("bsp", "asp")
+SETTINGS = {
+    "engine": "virtual",
+    "batch_size": 4,
+    "workload": {"samples": 160},
+    "workers": [{"count": 2, "step_s": 0.1}],
+    "target": {"metric": "rmse", "at_most": 1.0},
+    "evaluation": {"marks": 5},
+}
 
 
-def own_metrics(*arguments, **options):
-    loss = evaluate(*arguments, **options)["loss"]
-    return {"rmse": sqrt(loss), "loss": loss, "r2": 1 - loss}
+class Rooted(Sums):
+    primary = "rmse"
+    asked = 0
+    """How often it was asked for metrics."""
+
+    def metrics(self, model, batch):
+        mse = (model(batch["x"]) - batch["y"]).square().mean()
+        self.asked += 1
+        return {"rmse": mse.sqrt(), "r2": 1 - mse}
 
 
-@pytest.fixture
-def own_task(monkeypatch):
-    """Makes every run on the virtual engine one of a task with metrics of its own."""
-    monkeypatch.setattr("raysync.training.evaluation.evaluate", own_metrics)
-    monkeypatch.setattr(TrainingPlan, "primary", RMSE)
-    monkeypatch.setattr(preparation, "_tried", lambda *_: (None, ModuleState()))
+class Fickle(Rooted):
+    """A trial before the run finds a metric that an evaluation lacks."""
+
+    def metrics(self, model, batch):
+        found = super().metrics(model, batch)
+        return found | ({"f1": found["r2"]} if self.asked == 1 else {})
 
 
-@pytest.fixture
-def collection(own_task, tmp_path, torch_of_one_thread):
+@pytest.fixture(scope="module")
+def collection(tmp_path_factory, torch_of_one_thread):
     """Runs of two paradigms, each with two seeds."""
-    settings = BASE | {
-        "output": str(tmp_path / "runs"),
-        "target": {"metric": "rmse", "at_most": 1.4},
-        "evaluation": {"marks": 5},
-    }
-    for paradigm in PARADIGMS:
+    output = tmp_path_factory.mktemp("metrics")
+    for paradigm in ("bsp", "asp"):
         for seed in (0, 1):
-            raysync.run(settings | {"paradigm": paradigm, "seed": seed})
-    return collect([tmp_path / "runs" / "tiny"])
+            row = {"paradigm": paradigm, "seed": seed, "output": str(output)}
+            raysync.run(SETTINGS | row, task=Rooted(noisy=False))
+    return collect([output / "experiment"])
 
 
-def test_from_the_evaluator_to_the_report(collection, tmp_path):
+def test_a_record_has_them_by_name(collection):
     record = collection.runs[0].record
     summary, frame = record.summary, record.evaluations
-    assert list(frame) == ["mark", "progress", "version", "at", "rmse", "loss", "r2"]
+    assert list(frame)[:4] == ["mark", "progress", "version", "at"]
+    assert set(frame) - set(RESERVED) == {"rmse", "loss", "r2"}
     assert frame.rmse.to_list() == pytest.approx(frame.loss.pow(0.5).to_list())
     assert summary["final_rmse"] == frame.rmse.iloc[-1]
     assert summary["best_rmse"] == frame.rmse.min()
@@ -77,25 +85,31 @@ def test_from_the_evaluator_to_the_report(collection, tmp_path):
     assert "best_r2" not in summary, "nobody said which direction is better"
     assert not {"final_accuracy", "final_perplexity", "converged_accuracy"} & set(summary)
     assert (summary["metric"], summary["metric_mode"]) == ("rmse", "min")
-    met = frame[frame.rmse <= 1.4]
+    met = frame[frame.rmse <= 1.0]
     began = record.pushes.released_at_s.min()
     assert summary["time_to_target_s"] == pytest.approx(met["at"].iloc[0] - began)
-    for run in collection.runs:  # the journal alone says the same
-        whole, columns = run.record.summary, run.record.evaluations
-        (run.record.path / "summary.json").unlink()
-        again = raysync.load(run.record.path)
-        assert again.summary | {"wall_seconds": 0} == whole | {"wall_seconds": 0}
-        pd.testing.assert_frame_equal(again.evaluations, columns)
-    rows = rows_of(collection)
+
+
+def test_a_report_shows_and_ranks_by_them(collection, tmp_path):
     ranking = rank(collection)
-    final = {label: row["final_rmse"].mean for label, row in rows.items()}
+    final = {label: row["final_rmse"].mean for label, row in rows_of(collection).items()}
     assert ranking.final.first.paradigm == min(final, key=final.get)
-    assert "to rmse 1.4" in markdown(collection)
-    assert any("rmse" in event["name"] for event in trace(record)["traceEvents"])
+    assert "to rmse 1" in markdown(collection)
+    events = trace(collection.runs[0].record)["traceEvents"]
+    assert any("rmse" in event["name"] for event in events)
     keys = [figure.key for figure in figures_in(collection, "")]
     assert keys[:3] == ["rmse-time", "rmse-samples", "time-to-rmse"]
     write_html(collection, tmp_path / "page.html")
     assert "final rmse" in (tmp_path / "page.html").read_text()
+
+
+def test_the_journal_alone_says_the_same(collection, tmp_path):
+    record = collection.runs[0].record
+    copy = shutil.copytree(record.path, tmp_path / "copy")
+    (copy / "summary.json").unlink()
+    again = raysync.load(copy)
+    assert again.summary | {"wall_seconds": 0} == record.summary | {"wall_seconds": 0}
+    pd.testing.assert_frame_equal(again.evaluations, record.evaluations)
 
 
 @pytest.mark.parametrize(("mode", "best", "other"), [("min", "asp", "bsp"), ("max", "bsp", "asp")])
@@ -111,38 +125,23 @@ def test_the_best_is_the_smallest_or_the_largest(made, mode, best, other):
     assert table.frame().loc[other, "behind the first"] == "0.75"
 
 
-def test_a_metric_that_is_not_returned(own_task, tmp_path, monkeypatch):
-    settings = BASE | {"output": str(tmp_path), "target": {"metric": "f1", "at_least": 0.5}}
-    with pytest.raises(RunFailed) as failure:
-        raysync.run(settings)
-    first, *_ = str(failure.value).splitlines()
-    assert tells(first, "target.metric: 'f1' task: rmse loss r2")
-    monkeypatch.setattr(preparation, "_tried", lambda *_: (("accuracy", "loss"), ModuleState()))
-    with pytest.raises(ConfigError, match=naming("target.metric: 'f1' accuracy loss")):
-        raysync.run(settings)
-    monkeypatch.setattr(preparation, "_tried", lambda *_: (None, ModuleState()))
-    with pytest.raises(ConfigError, match=naming("target: rmse better: at_most")):
-        raysync.run(settings | {"target": {"metric": "rmse", "at_least": 0.5}})
-    monkeypatch.setattr(preparation, "_tried", lambda *_: (("accuracy", "loss"), ModuleState()))
-    with pytest.raises(ConfigError, match=naming("'accuracy'")):
-        raysync.run(settings | {"target": {"metric": "acuracy", "at_least": 0.5}})
-
-
 @pytest.mark.parametrize(
-    ("metrics", "says"),
+    ("task", "target", "error", "says"),
     [
-        ({"loss": 1.0, "at": 2.0}, "a metric cannot be called 'at': mark, progress, version, at"),
-        ({"rmse": 1.0}, "the metrics lack 'loss'"),
-        ({"loss": 1.0, "rmse": "low"}, "metric 'rmse' must be a number, got 'low'"),
-        ({"loss": 1.0, 3: 1.0}, "the name of a metric must be a text that can be printed, got 3"),
-        ({"loss": 1.0, "a\nb": 1.0}, r"the name of a metric must be a text .* got 'a\\nb'"),
-        ((0.5, 1.0), "the metrics must be a mapping of names to numbers, got tuple"),
+        (
+            Rooted,
+            {"metric": "f1", "at_least": 0.5},
+            ConfigError,
+            "target.metric: 'f1' loss r2 rmse",
+        ),
+        (Rooted, {"metric": "rsme", "at_most": 0.5}, ConfigError, "'rmse'"),
+        (Rooted, {"metric": "rmse", "at_least": 0.5}, ConfigError, "target: rmse better: at_most"),
+        (Fickle, {"metric": "f1", "at_least": 0.5}, RunFailed, "target.metric: 'f1' task: rmse r2"),
     ],
 )
-def test_what_is_no_mapping_of_metrics(metrics, says, own_task, tmp_path, monkeypatch):
-    monkeypatch.setattr("raysync.training.evaluation.evaluate", lambda *_, **__: metrics)
-    with pytest.raises(RunFailed, match=f"^evaluator: {says}"):
-        raysync.run(BASE | {"output": str(tmp_path), "target": None})
+def test_a_target_that_the_metrics_lack(task, target, error, says, tmp_path):
+    with pytest.raises(error, match=naming(says)):
+        raysync.run(SETTINGS | {"output": str(tmp_path), "target": target}, task=task())
 
 
 def test_a_sweep_goes_by_the_primary_metric():

@@ -4,18 +4,9 @@ import shutil
 
 import pandas as pd
 import pytest
-import yaml
 
-import raysync
 from raysync.record.run_end import SCHEDULER
-from raysync.record.sweeps import (
-    RECORDS,
-    TrialNote,
-    load_sweep,
-    trial_name,
-    write_note,
-    write_table,
-)
+from raysync.record.sweeps import RECORDS, load_sweep, trial_name, write_table
 from raysync.results.collection import collect
 from raysync.results.markdown import markdown
 from raysync.results.page import figures_in
@@ -24,6 +15,7 @@ from raysync.results.search_course import course_of
 from raysync.results.sentences import search_text
 from tests.builders.messages import tells
 from tests.builders.reports import BASE
+from tests.builders.sweeps import Trial, write_sweep
 
 LR = "update.lr"
 SEARCH = {
@@ -47,30 +39,16 @@ TRIALS = [
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory, torch_of_one_thread):
+    trials = [
+        Trial(
+            {"paradigm": paradigm, LR: lr} | ({} if seed is None else {"seed": seed}),
+            stop_at=0.3 if by else None,
+            by=by,
+        )
+        for paradigm, lr, seed, by in TRIALS
+    ]
     folder = tmp_path_factory.mktemp("search")
-    (folder / "sweep.yaml").write_text(yaml.safe_dump(BASE | {"sweep": SEARCH}))
-    for number, (paradigm, lr, seed, by) in enumerate(TRIALS):
-        name, settings = trial_name(number), {"paradigm": paradigm, LR: lr}
-        settings |= {} if seed is None else {"seed": seed}
-        write_note(folder, TrialNote(name, settings, by=by))
-        output = {"name": name, "output": str(folder / RECORDS)}
-        watch = stop_early if by else (lambda measures: None)
-        try:
-            raysync.run(
-                BASE
-                | output
-                | {"paradigm": {"name": paradigm}, "update": {"lr": lr}, "seed": seed or 0},
-                watch=watch,
-            )
-        except KeyboardInterrupt:
-            assert by
-    write_table(folder)
-    return folder
-
-
-def stop_early(measures):
-    if measures.progress > 0.3 and not measures.ended:
-        raise KeyboardInterrupt
+    return write_sweep(folder, BASE | {"sweep": SEARCH}, trials)
 
 
 def test_the_best_is_the_best_of_the_table(searched):

@@ -1,14 +1,13 @@
 """Intervals against scipy and closed forms; what must hold of any repeats (Hypothesis)."""
 
-from math import exp, inf, log, nan, sqrt
-from statistics import mean, stdev
+from dataclasses import replace
+from math import exp, inf, isfinite, log, nan, sqrt
+from statistics import mean
 
-import numpy as np
 import pytest
 from hypothesis import assume, given, strategies as st
 from scipy import stats
 
-from raysync.results.collection import CollectedRun
 from raysync.results.statistics import (
     Estimate,
     estimate,
@@ -16,7 +15,7 @@ from raysync.results.statistics import (
     paired_difference,
     paired_ratio,
 )
-from tests.builders.reports import BASE, StandIn
+from tests.builders.reports import made_up
 
 values = st.floats(-1e6, 1e6)
 missing = st.sampled_from([None, nan, inf, -inf])
@@ -28,19 +27,14 @@ def near(value):
     return pytest.approx(value, rel=1e-9, abs=1e-6)
 
 
-def half_width(found):
-    return (found.high - found.low) / 2
-
-
 def test_three_seeds_by_hand():
     """Mean 2, standard error 1/sqrt 3, and 4.3027 of those: Student's t at 97.5 % with 2 degrees of
     freedom.
     """
     found = estimate([1.0, 2.0, 3.0])
+    half = 4.302652729911275 / sqrt(3)
     assert (found.mean, found.count, found.total, found.complete) == (2.0, 3, 3, True)
-    assert half_width(found) == pytest.approx(4.302652729911275 / sqrt(3))
-    assert (found.low, found.high) == pytest.approx((2 - half_width(found), 2 + half_width(found)))
-    assert [found.low <= value <= found.high for value in (-1, 2, 5)] == [False, True, False]
+    assert (found.low, found.high) == pytest.approx((2 - half, 2 + half))
 
 
 @given(repeats, st.floats(0.5, 0.999))
@@ -49,8 +43,6 @@ def test_the_interval_is_scipy_s(sample, confidence):
     ours = estimate(sample, confidence)
     theirs = stats.ttest_1samp(sample, 0.0).confidence_interval(confidence)
     assert (ours.low, ours.high) == (near(theirs.low), near(theirs.high))
-    width = stats.t.ppf((1 + confidence) / 2, len(sample) - 1) * stdev(sample) / sqrt(len(sample))
-    assert half_width(ours) == near(width)
 
 
 @given(repeats, st.floats(0.1, 0.9), st.randoms())
@@ -60,18 +52,15 @@ def test_of_any_repeats(sample, confidence, random):
     assert found.mean == near(mean(sample))
     wider = estimate(sample, confidence + 0.09)
     assert wider.low <= found.low <= found.high <= wider.high
-    shuffled = random.sample(sample, len(sample))
-    assert estimate(shuffled, confidence).mean == near(found.mean)
-    assert half_width(estimate(shuffled, confidence)) == near(half_width(found))
+    shuffled = estimate(random.sample(sample, len(sample)), confidence)
+    for name in ("mean", "low", "high"):
+        assert getattr(shuffled, name) == near(getattr(found, name))
 
 
 @given(repeats, st.lists(missing, max_size=4))
 def test_what_is_missing_changes_the_count_and_nothing_else(sample, gaps):
-    assert estimate([*gaps, *sample]) == Estimate(
-        *[getattr(estimate(sample), name) for name in ("mean", "low", "high")],
-        len(sample),
-        len(sample) + len(gaps),
-    )
+    expected = replace(estimate(sample), total=len(sample) + len(gaps))
+    assert estimate([*gaps, *sample]) == expected
 
 
 @pytest.mark.parametrize(
@@ -86,17 +75,13 @@ def test_what_is_missing_changes_the_count_and_nothing_else(sample, gaps):
 )
 def test_few_repeats_and_none(sample, found):
     assert estimate(sample) == found
-    assert found.low is None or found.low <= 99 <= found.high or found.low == 3.0
 
 
 @given(by_seed, values)
 def test_the_paired_difference_to_oneself_shifted_is_the_shift(ours, shift):
-    assume(
-        all(value is None or abs(value) < 1e6 or not np.isfinite(value) for value in ours.values())
-    )
     theirs = {seed: None if value is None else value - shift for seed, value in ours.items()}
     found = paired_difference(ours, theirs)
-    there = sum(value is not None and np.isfinite(value) for value in ours.values())
+    there = sum(value is not None and isfinite(value) for value in ours.values())
     assert (found.count, found.total) == (there, len(ours))
     assert found.mean is None if not there else found.mean == near(shift)
     if there > 1:
@@ -116,14 +101,11 @@ def test_pairs_are_of_common_seeds_and_change_sign(ours, theirs):
 
 def test_what_a_seed_does_to_both_falls_out():
     ours, theirs = {0: 10.0, 1: 20.0, 2: 30.0}, {0: 9.0, 1: 18.9, 2: 29.1}
-    alone = estimate(list(ours.values()))
+    alone, paired = estimate(list(ours.values())), paired_difference(ours, theirs)
     assert alone.low <= 19 <= alone.high
-    assert paired_difference(ours, theirs).low > 0 or paired_difference(ours, theirs).high < 0
+    assert paired.low > 0 or paired.high < 0
     same = stats.ttest_rel(list(ours.values()), list(theirs.values())).confidence_interval()
-    assert (
-        paired_difference(ours, theirs).low,
-        paired_difference(ours, theirs).high,
-    ) == pytest.approx(tuple(same))
+    assert (paired.low, paired.high) == pytest.approx(tuple(same))
 
 
 times = st.dictionaries(st.integers(0, 9), st.floats(1e-3, 1e6), min_size=2)
@@ -132,11 +114,7 @@ times = st.dictionaries(st.integers(0, 9), st.floats(1e-3, 1e6), min_size=2)
 @given(times, st.floats(1e-3, 1e3))
 def test_the_paired_ratio_to_oneself_scaled_is_the_scale(theirs, scale):
     found = paired_ratio({seed: scale * value for seed, value in theirs.items()}, theirs)
-    assert (found.mean, found.low, found.high) == (
-        pytest.approx(scale),
-        pytest.approx(scale),
-        pytest.approx(scale),
-    )
+    assert (found.mean, found.low, found.high) == pytest.approx((scale, scale, scale))
 
 
 @given(times, times)
@@ -150,14 +128,9 @@ def test_ratios_are_differences_of_logarithms(ours, theirs):
     if ratio.mean is not None:
         assert ratio.mean == pytest.approx(exp(difference.mean)) == pytest.approx(1 / back.mean)
     if ratio.low is not None and abs(difference.low) < 500 and abs(difference.high) < 500:
-        assert (ratio.low, ratio.high) == (
-            pytest.approx(exp(difference.low)),
-            pytest.approx(exp(difference.high)),
-        )
-        assert (ratio.low, ratio.high) == (
-            pytest.approx(1 / back.high),
-            pytest.approx(1 / back.low),
-        )
+        ends = ratio.low, ratio.high
+        assert ends == pytest.approx((exp(difference.low), exp(difference.high)))
+        assert ends == pytest.approx((1 / back.high, 1 / back.low))
 
 
 def test_a_ratio_of_what_is_no_time():
@@ -170,10 +143,7 @@ def test_a_ratio_of_what_is_no_time():
 
 
 def runs(*summaries):
-    return [
-        CollectedRun(StandIn(BASE, {"status": "finished", **one}, None), "bsp", seed)
-        for seed, one in enumerate(summaries)
-    ]
+    return made_up({"bsp": summaries}).runs
 
 
 def seed_of(run):
@@ -212,9 +182,3 @@ def test_the_median_run_by_what_should_be_small_and_of_lost_trials():
         {"final_accuracy": 0.2},
     )
     assert seed_of(median_run(diverged)) == 2
-
-
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=9, unique=True))
-def test_the_median_run_is_the_median(accuracies):
-    found = median_run(runs(*({"final_accuracy": one} for one in accuracies)))
-    assert found.value("final_accuracy") == sorted(accuracies)[(len(accuracies) - 1) // 2]

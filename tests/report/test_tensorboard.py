@@ -8,7 +8,6 @@ import yaml
 from tensorboardX.proto.event_pb2 import Event
 
 import raysync
-from raysync import cli
 from raysync.record.measures import Measures
 from tests.builders.reports import BASE
 
@@ -157,27 +156,10 @@ def test_without_it_there_is_no_file_and_no_library(settings, tmp_path, monkeypa
     assert not list(record.path.glob("events*"))
 
 
-def test_from_the_command_line(settings, tmp_path, monkeypatch, capsys):
-    (tmp_path / "x.yaml").write_text(yaml.safe_dump(settings))
-    for command in ("run", "compare"):
-        monkeypatch.setattr(sys, "path", list(sys.path))
-        monkeypatch.setattr(
-            sys,
-            "argv",
-            [
-                "raysync",
-                command,
-                str(tmp_path / "x.yaml"),
-                "--set",
-                "track=tensorboard",
-                "--set",
-                "paradigms=[bsp]",
-                "--set",
-                f"name={command}",
-            ],
-        )
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        assert not ended.value.code, capsys.readouterr().err
-        [folder] = (tmp_path / command).iterdir()
-        assert scalars(folder)["evaluation/accuracy"]
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_from_the_command_line(settings, tmp_path, call, command):
+    (tmp_path / "x.yaml").write_text(yaml.safe_dump(settings | {"paradigms": ["bsp"]}))
+    code, _, err = call(command, tmp_path / "x.yaml", "--set", "track=tensorboard")
+    assert not code, err
+    [folder] = (tmp_path / "tiny").iterdir()
+    assert scalars(folder)["evaluation/accuracy"]

@@ -193,22 +193,6 @@ def test_the_reference_of_settings_is_that_of_the_models():
     assert settings_reference.main(["--check"]) == 0, "run python -m tests.settings_reference"
 
 
-def test_the_reference_is_written_between_its_marks(tmp_path, monkeypatch, capsys):
-    page = tmp_path / "REFERENCE.md"
-    page.write_text(f"before\n{settings_reference.BEGIN}old\n{settings_reference.END}after\n")
-    monkeypatch.setattr(settings_reference, "PAGE", page)
-    assert settings_reference.main(["--check"]) == 1
-    assert "old" in page.read_text()
-    assert settings_reference.main([]) == settings_reference.main(["--check"]) == 0
-    assert settings_reference.main(["--chekc"]) == 2
-    assert "--check" in capsys.readouterr().err
-    text = page.read_text()
-    assert text.startswith(f"before\n{settings_reference.BEGIN}\n### The file\n")
-    assert text.endswith(f"|\n\n{settings_reference.END}after\n")
-    with pytest.raises(ValueError, match="needs the lines"):
-        settings_reference.with_reference("no marks")
-
-
 def test_every_setting_says_what_it_means():
     text = settings_reference.reference()
     assert "|  |" not in text

@@ -2,27 +2,19 @@
 
 import sys
 from contextlib import nullcontext
-from pathlib import Path
 from types import SimpleNamespace
 
+import gpu
 import pandas as pd
 import pytest
+import step_options
 
 from raysync.training.vectors.wire import FORMATS
 
-BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
 
-
-@pytest.fixture
-def gpu(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
-    import gpu
-
-    return gpu
-
-
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
-def test_the_parts_of_a_push_are_measured(gpu):
+def test_the_parts_of_a_push_are_measured():
     store = {}
 
     def put(array):
@@ -36,7 +28,7 @@ def test_the_parts_of_a_push_are_measured(gpu):
     assert {array.size for array in store.values() if not isinstance(array, bytes)} == {size}
 
 
-def test_a_part_that_fails_is_named_and_the_others_go_on(gpu, monkeypatch):
+def test_a_part_that_fails_is_named_and_the_others_go_on(monkeypatch):
     def broken(setting):
         raise ValueError("no driver")
 
@@ -50,9 +42,8 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(gpu, monkeypatch):
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_every_option_is_measured_beside_what_it_changes(gpu, monkeypatch):
+def test_every_option_is_measured_beside_what_it_changes(monkeypatch):
     """Without compiling anything: that takes longer than all else."""
-    import step_options
 
     def ms(work, device):
         work()
@@ -70,7 +61,7 @@ def test_every_option_is_measured_beside_what_it_changes(gpu, monkeypatch):
     assert [row[0] for row in step_options.wire_options(gpu.SMALL)] == list(FORMATS)
 
 
-def test_without_a_gpu_the_program_says_how_to_try_it(gpu, monkeypatch, capsys):
+def test_without_a_gpu_the_program_says_how_to_try_it(monkeypatch, capsys):
     monkeypatch.setattr(gpu.torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(sys, "argv", ["gpu.py"])
     with pytest.raises(SystemExit, match="2"):
@@ -81,11 +72,11 @@ def test_without_a_gpu_the_program_says_how_to_try_it(gpu, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("there", "expected"), [(1, [1]), (2, [1, 2]), (4, [1, 4]), (6, [1, 4, 6]), (8, [1, 4, 8])]
 )
-def test_all_gpus_of_a_machine_have_a_row(gpu, there, expected):
+def test_all_gpus_of_a_machine_have_a_row(there, expected):
     assert gpu.counts(there) == expected
 
 
-def test_a_ddp_that_fails_costs_its_row_alone(gpu, monkeypatch):
+def test_a_ddp_that_fails_costs_its_row_alone(monkeypatch):
     """Of two workers, for which there is no estimate either."""
 
     def no_peers(setting, count):
@@ -95,11 +86,11 @@ def test_a_ddp_that_fails_costs_its_row_alone(gpu, monkeypatch):
         summary={"throughput_samples_per_s": 50.0},
         pushes=pd.DataFrame({"clock": [0, 1], "busy_s": [0.2, 0.1]}),
     )
-    monkeypatch.setattr(gpu, "_devices", lambda setting: 2)
+    monkeypatch.setattr(gpu, "device_count", lambda setting: 2)
     monkeypatch.setattr(gpu, "plain_samples_per_s", lambda setting: 100.0)
     monkeypatch.setattr(gpu, "ddp_samples_per_s", no_peers)
     monkeypatch.setattr(gpu, "Session", nullcontext)
-    monkeypatch.setattr(gpu, "_run", lambda *arguments: record)
+    monkeypatch.setattr(gpu, "run_of", lambda *arguments: record)
     lines = gpu.workers(gpu.SMALL).splitlines()
     cause = "failed: RuntimeError: DistBackendError: NCCL error"
     assert f"| DDP | 2 | {cause} |  |  |  |" in lines
@@ -108,12 +99,12 @@ def test_a_ddp_that_fails_costs_its_row_alone(gpu, monkeypatch):
     assert all("| 50 | 0.50 |" in row for row in rows)
 
 
-def test_a_gpu_without_tf32_computes_in_float32_and_the_page_says_so(gpu, monkeypatch):
+def test_a_gpu_without_tf32_computes_in_float32_and_the_page_says_so(monkeypatch):
     monkeypatch.setattr(gpu.torch.cuda, "get_device_capability", lambda name: (7, 5))
     monkeypatch.setattr(gpu.torch.cuda, "get_device_name", lambda name: "Tesla T4")
     monkeypatch.setattr(gpu.torch.cuda, "device_count", lambda: 2)
-    setting = gpu._large()
+    setting = gpu.large_setting()
     assert setting.precision == "float32"
-    limits = list(gpu._limits(setting))
+    limits = list(gpu.limits(setting))
     assert any(limit.startswith("tf32") for limit in limits)
     assert any(limit.startswith("4 and 8 workers") for limit in limits)

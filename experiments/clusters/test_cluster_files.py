@@ -1,4 +1,4 @@
-"""The examples in `experiments/clusters/jobs`: against the schemas of who reads them, and against
+"""The examples in `jobs`: against the schemas of who reads them, and against
 each other.
 """
 
@@ -15,7 +15,7 @@ from ray.runtime_env import RuntimeEnv
 from raysync import config
 from raysync.cluster.placement import ClusterNode, infeasible_reason, plan
 
-JOBS = Path(__file__).parents[2] / "experiments/clusters/jobs"
+JOBS = Path(__file__).parent / "jobs"
 
 TEXT, COUNT, TEXTS = (
     {"type": "string"},

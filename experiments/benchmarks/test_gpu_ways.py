@@ -1,20 +1,21 @@
 """The benchmark of exchange on one GPU, as far as a CPU can show it."""
 
 import os
-import sys
 from dataclasses import replace
 from functools import partial
 from itertools import count
-from pathlib import Path
 
+import gpu_peers
+import gpu_ways
+import gpu_workload
 import numpy as np
 import pandas as pd
 import pytest
 from torch import nn
 
+from raysync import config
 from tests.builders.virtual import run
 
-BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
 STEPS, BATCH = 3, 8
 NUMBERS = count()
 
@@ -33,19 +34,8 @@ class Recording(nn.Module):
 
 
 @pytest.fixture
-def benchmark(monkeypatch):
-    monkeypatch.setattr(sys, "path", [str(BENCHMARKS), *sys.path])
-    import gpu_peers
-    import gpu_ways
-    import gpu_workload
-
-    return gpu_ways, gpu_peers, gpu_workload
-
-
-@pytest.fixture
-def recorded(benchmark, tmp_path):
+def recorded(tmp_path):
     """A workload whose model records its inputs, and how to read them."""
-    _, _, gpu_workload = benchmark
     workload = replace(
         gpu_workload.TRIALS["resnet18"],
         model=Recording(tmp_path),
@@ -75,11 +65,11 @@ def batches_of(training):
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("one_thread")
 @pytest.mark.parametrize(("peer", "workers"), [("alone", 1), ("ddp", 2)])
-def test_torchs_ways_train_on_the_batches_of_raysyncs_workers(benchmark, recorded, peer, workers):
+def test_torchs_ways_train_on_the_batches_of_raysyncs_workers(recorded, peer, workers):
     """Bit for bit, augmented; raysync's workers run on the virtual engine, with the same reader."""
-    _, gpu_peers, _ = benchmark
     workload, inputs = recorded
     training = workload.prepared(STEPS, workers)
     inputs()  # those of trials
@@ -94,9 +84,8 @@ def test_torchs_ways_train_on_the_batches_of_raysyncs_workers(benchmark, recorde
     assert sorted(of_raysync) == sorted(batch for process in seen for batch in process)
 
 
-def test_the_figures_count_while_all_workers_work(benchmark):
+def test_the_figures_count_while_all_workers_work():
     """One makes a step each second from 0 to 8, the other each two seconds from 1 to 9."""
-    gpu_ways, _, _ = benchmark
     moments = pd.DataFrame(
         {"worker": ["a"] * 9 + ["b"] * 5, "at_s": [*range(9), 1, 3, 5, 7, 9], "samples": [4] * 14}
     )
@@ -107,8 +96,7 @@ def test_the_figures_count_while_all_workers_work(benchmark):
     assert figures["samples_per_s"] == pytest.approx(7.5 * 4 / 5)
 
 
-def test_a_push_of_several_steps_is_as_many(benchmark):
-    gpu_ways, _, _ = benchmark
+def test_a_push_of_several_steps_is_as_many():
     moments = pd.DataFrame(
         {"worker": "a", "at_s": [0.0, 8.0, 16.0, 18.0], "samples": [64] * 3 + [16]}
     )
@@ -117,15 +105,13 @@ def test_a_push_of_several_steps_is_as_many(benchmark):
     assert figures["samples_per_s"] == pytest.approx(8)
 
 
-def test_workers_that_never_work_together_have_no_figures(benchmark):
-    gpu_ways, _, _ = benchmark
+def test_workers_that_never_work_together_have_no_figures():
     moments = pd.DataFrame({"worker": ["a", "a", "b", "b"], "at_s": [0, 1, 2, 3], "samples": 4})
     with pytest.raises(ValueError, match="all workers"):
         gpu_ways.figures(moments, 0, 4)
 
 
-def test_the_table_has_medians_and_ratios_with_their_range(benchmark, tmp_path):
-    gpu_ways, _, _ = benchmark
+def test_the_table_has_medians_and_ratios_with_their_range(tmp_path):
     file, about = tmp_path / "out.jsonl", {"model": "gpt2", "kind": "cpu", "tree": "here"}
 
     def save(way, workers, median_ms, rate):
@@ -157,8 +143,7 @@ def test_the_table_has_medians_and_ratios_with_their_range(benchmark, tmp_path):
 
 
 @pytest.mark.usefixtures("one_thread")
-def test_a_way_that_fails_is_a_row_with_its_reason(benchmark, monkeypatch):
-    gpu_ways, _, gpu_workload = benchmark
+def test_a_way_that_fails_is_a_row_with_its_reason(monkeypatch):
 
     def broken():
         raise RuntimeError("no driver")
@@ -171,8 +156,7 @@ def test_a_way_that_fails_is_a_row_with_its_reason(benchmark, monkeypatch):
         assert "median_ms" not in row
 
 
-def test_torchs_ways_run_once_a_turn_and_raysyncs_in_each_tree(benchmark):
-    gpu_ways, _, _ = benchmark
+def test_torchs_ways_run_once_a_turn_and_raysyncs_in_each_tree():
     found = gpu_ways.ways("cpu")
     runs = list(gpu_ways.runs_of_a_turn(found, ["before", "after"], ["DDP, 2", "bsp, auto, 1"]))
     assert runs == [
@@ -183,11 +167,8 @@ def test_torchs_ways_run_once_a_turn_and_raysyncs_in_each_tree(benchmark):
     ]
 
 
-def test_every_way_on_a_gpu_is_a_valid_experiment(benchmark):
+def test_every_way_on_a_gpu_is_a_valid_experiment():
     """The server's share among them; a CPU has none."""
-    from raysync import config
-
-    gpu_ways, _, gpu_workload = benchmark
     on_gpu = gpu_ways.ways("cuda")
     for way in on_gpu.values():
         settings = {key: value for key, value in way.settings.items() if key != "paradigm"}

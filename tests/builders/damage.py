@@ -5,13 +5,12 @@ of them.
 import hashlib
 import json
 import os
-from random import Random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import yaml
 
-DEEP = json.loads("[" * 60 + "]" * 60)
+HARM = "tests.builders.damage:called"
 VALUES = [
     None,
     True,
@@ -35,19 +34,39 @@ VALUES = [
     "<script>x</script>",
     "a\nb",
     "../..",
-    "tests.report.damage:called",
+    HARM,
     "fast-0#1",
     [],
     [1],
     {},
     {"name": "asp"},
-    {"name": "tests.report.damage:called"},
-    DEEP,
+    {"name": HARM},
+    json.loads("[" * 60 + "]" * 60),
     10**8,
     "m7/fast-0#1",
     [["fast-0#1", 0]],
 ]
 """What takes the place of a value."""
+TENSORS = [
+    {"$tensor": []},
+    {"$tensor": {}},
+    {"$tensor": "none"},
+    {"$tensor": 10**30},
+    {"$tensor": "server/version", "$strides": [1]},
+    {"$tensor": "actors/server/exchange/stores/0/published", "$strides": [2**40]},
+    {"$tensor": "actors/server/exchange/stores/0/published", "$strides": ["x"]},
+    {"$tuple": 3},
+]
+"""What takes the place of a value in a state with tensors."""
+OTHER_TYPES = [
+    pa.null(),
+    pa.list_(pa.int64()),
+    pa.struct([("x", pa.int64())]),
+    pa.decimal128(38, 9),
+    pa.binary(),
+    pa.timestamp("ns"),
+    pa.dictionary(pa.int8(), pa.string()),
+]
 
 CALLS = []
 
@@ -55,22 +74,6 @@ CALLS = []
 def called(*arguments, **more):
     """Stands for what harms when a record makes raysync call it."""
     CALLS.append((arguments, more))
-
-
-def damage(record, random):
-    """Damage one file of a record, in one of many ways; returns in which, in words."""
-    file = random.choice(sorted(path for path in record.rglob("*") if path.is_file()))
-    if random.random() < 0.1:
-        name = random.choice(list(NO_FILES))
-        put(name, file)
-        return f"{file.name}: {name}"
-    ways = {
-        ".jsonl": [_lines, _line, _line, _line, _bytes],
-        ".json": [_tree, _tree, _bytes],
-        ".yaml": [_settings, _settings, _bytes],
-        ".parquet": [_table, _bytes],
-    }
-    return f"{file.name}: {random.choice(ways.get(file.suffix, [_bytes]))(file, random)}"
 
 
 def _sparse(file):
@@ -97,20 +100,29 @@ def put(name, file):
     NO_FILES[name](file)
 
 
+def damage(record, random):
+    """Damage one file of a record, in one of many ways; returns in which, in words."""
+    file = random.choice(sorted(path for path in record.rglob("*") if path.is_file()))
+    if random.random() < 0.1:
+        what = random.choice(list(NO_FILES))
+        put(what, file)
+    else:
+        what = random.choice(WAYS.get(file.suffix, [_other_bytes]))(file, random)
+    return f"{file.name}: {what}"
+
+
 def checkpoint_damaged(folder, random):
     """Damage the contents of one file of a checkpoint, and let its manifest fit; returns how, in
     words.
     """
     file = random.choice(sorted(folder.iterdir()))
-    if file.suffix == ".json":
-        data = json.loads(file.read_text())
-        what = _changed(data, random)
-        if random.random() < 0.2:
-            data = random.choice(VALUES)
-            what = f"{data!r:.40}"
-        file.write_text(json.dumps(data))
+    if file.suffix != ".json":
+        what = _other_tensors(file, random)
+    elif random.random() < 0.2:
+        file.write_text(json.dumps(random.choice(VALUES)))
+        what = file.read_text()[:40]
     else:
-        what = _tensors(file, random)
+        what = _other_value(file, random)
     signed(folder)
     return f"{file.name}: {what}"
 
@@ -127,59 +139,23 @@ def signed(folder):
     path.write_text(json.dumps(manifest))
 
 
-def _tensors(file, random):
-    """Another value within the JSON of a state, or of the header that describes its tensors."""
-    data = file.read_bytes()
-    begin = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:begin])
-    if random.random() < 0.8:
-        state = json.loads(header["__metadata__"]["raysync_state"])
-        what = _changed(state, random, [*VALUES, *TENSORS])
-        header["__metadata__"]["raysync_state"] = json.dumps(state)
-    else:
-        what = _changed(header, random)
-    text = json.dumps(header).encode()
-    file.write_bytes(len(text).to_bytes(8, "little") + text + data[begin:])
-    return what
+def _other_value(file, random):
+    """Change a value of a file or, with lines, of one of them: of one in three, of the header."""
+    read, write = (
+        (yaml.safe_load, yaml.safe_dump) if file.suffix == ".yaml" else (json.loads, json.dumps)
+    )
+    text = file.read_text()
+    lines = text.splitlines() if file.suffix == ".jsonl" else [text]
+    whole = max(1, len(lines) - 1)  # the last may be cut off
+    at = 0 if random.random() < 0.3 else random.randrange(whole)
+    data = read(lines[at])
+    what = _changed(data, random)
+    lines[at] = write(data)
+    file.write_text("\n".join(lines) + "\n" * text.endswith("\n"))
+    return f"line {at}: {what}"
 
 
-TENSORS = [
-    {"$tensor": []},
-    {"$tensor": {}},
-    {"$tensor": "none"},
-    {"$tensor": 10**30},
-    {"$tensor": "server/version", "$strides": [1]},
-    {"$tensor": "actors/server/exchange/stores/0/published", "$strides": [2**40]},
-    {"$tensor": "actors/server/exchange/stores/0/published", "$strides": ["x"]},
-    {"$tuple": 3},
-]
-"""What takes the place of a value in a state with tensors."""
-
-
-def _bytes(file, random):
-    data = bytearray(file.read_bytes())
-    match random.randrange(4):
-        case 0:
-            file.unlink()
-            return "gone"
-        case 1:
-            at = random.randrange(len(data) + 1)
-            file.write_bytes(data[:at])
-            return f"cut at {at}"
-        case 2:
-            # Deeper YAML: tests/unit/test_yaml_reading.py.
-            deep = b"[" * (100_000 if file.suffix != ".yaml" else 100)
-            file.write_bytes(
-                random.choice([b"", b"\0" * 100, b"\xff\xfe", deep, b"null\n", b"3\n", b"[]\n"])
-            )
-            return "something else"
-    for _ in range(random.choice((1, 1, 5))):
-        data[random.randrange(len(data))] = random.randrange(256)
-    file.write_bytes(data)
-    return "other bytes"
-
-
-def _lines(file, random):
+def _other_lines(file, random):
     lines = file.read_bytes().splitlines(keepends=True)
     one, other = random.randrange(len(lines)), random.randrange(len(lines))
     match random.randrange(4):
@@ -195,32 +171,29 @@ def _lines(file, random):
     return f"lines {one}, {other}"
 
 
-def _line(file, random):
-    """Another value within a line; of one in three, within the header."""
-    lines = file.read_text().splitlines()
-    at = 0 if random.random() < 0.3 else random.randrange(len(lines) - 1)  # the last may be cut off
-    data = json.loads(lines[at])
-    what = _changed(data, random)
-    lines[at] = json.dumps(data)
-    file.write_text("\n".join(lines) + "\n" * file.read_text().endswith("\n"))
-    return f"line {at}: {what}"
+def _other_bytes(file, random):
+    data = bytearray(file.read_bytes())
+    match random.randrange(4):
+        case 0:
+            file.unlink()
+            return "gone"
+        case 1:
+            at = random.randrange(len(data) + 1)
+            file.write_bytes(data[:at])
+            return f"cut at {at}"
+        case 2:
+            # Deeper YAML: tests/unit/test_yaml_reading.py.
+            deep = b"[" * (100_000 if file.suffix != ".yaml" else 100)
+            others = [b"", b"\0" * 100, b"\xff\xfe", deep, b"null\n", b"3\n", b"[]\n"]
+            file.write_bytes(random.choice(others))
+            return "something else"
+    for _ in range(random.choice((1, 1, 5))):
+        data[random.randrange(len(data))] = random.randrange(256)
+    file.write_bytes(data)
+    return "other bytes"
 
 
-def _tree(file, random):
-    data = json.loads(file.read_text())
-    what = _changed(data, random)
-    file.write_text(json.dumps(data))
-    return what
-
-
-def _settings(file, random):
-    data = yaml.safe_load(file.read_text())
-    what = _changed(data, random)
-    file.write_text(yaml.safe_dump(data, allow_unicode=False))
-    return what
-
-
-def _table(file, random):
+def _other_table(file, random):
     table = pq.read_table(file)
     name = random.choice(table.column_names)
     at = table.column_names.index(name)
@@ -236,27 +209,39 @@ def _table(file, random):
         case 1 if values:
             values[random.randrange(len(values))] = None
         case 2 if values and table.column(name).type == pa.float64():
-            values[random.randrange(len(values))] = random.choice(
-                [float("nan"), float("inf"), -1e300]
-            )
+            other = random.choice([float("nan"), float("inf"), -1e300])
+            values[random.randrange(len(values))] = other
         case _:
             values = [str(value) for value in values]
     pq.write_table(table.set_column(at, name, pa.array(values)), file)
     return f"other values in {name}"
 
 
-OTHER_TYPES = [
-    pa.null(),
-    pa.list_(pa.int64()),
-    pa.struct([("x", pa.int64())]),
-    pa.decimal128(38, 9),
-    pa.binary(),
-    pa.timestamp("ns"),
-    pa.dictionary(pa.int8(), pa.string()),
-]
+def _other_tensors(file, random):
+    """Another value within the JSON of a state, or of the header that describes its tensors."""
+    data = file.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    if random.random() < 0.8:
+        state = json.loads(header["__metadata__"]["raysync_state"])
+        what = _changed(state, random, [*VALUES, *TENSORS])
+        header["__metadata__"]["raysync_state"] = json.dumps(state)
+    else:
+        what = _changed(header, random)
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data[begin:])
+    return what
 
 
-def _changed(data, random: Random, values=VALUES):
+WAYS = {
+    ".jsonl": [_other_lines, _other_value, _other_value, _other_value, _other_bytes],
+    ".json": [_other_value, _other_value, _other_bytes],
+    ".yaml": [_other_value, _other_value, _other_bytes],
+    ".parquet": [_other_table, _other_bytes],
+}
+
+
+def _changed(data, random, values=VALUES):
     """Change one value anywhere in a tree of lists and mappings, or leave it out."""
     where, path = data, []
     if not isinstance(data, dict | list):

@@ -1,4 +1,4 @@
-"""Shared fixtures and options. See tests/README.md for what each folder proves."""
+"""Options and fixtures for tests/ and experiments/. tests/README.md: what each folder proves."""
 
 import logging
 import os
@@ -67,10 +67,9 @@ def pytest_collection_modifyitems(config, items):
             item.add_marker(pytest.mark.flaky(reruns=1))  # real processes: see tests/README.md
         if item.get_closest_marker("ray"):
             item.add_marker(pytest.mark.xdist_group("ray"))
-        elif "report" in item.path.parts:
-            item.add_marker(pytest.mark.xdist_group("report"))  # its records are made once
-        elif "adapters" in item.path.parts:
-            item.add_marker(pytest.mark.xdist_group("adapters"))  # its libraries are imported once
+        elif item.path.parent.name in ("report", "adapters"):
+            # the records of reports are made once, the adapters' libraries imported once
+            item.add_marker(pytest.mark.xdist_group(item.path.parent.name))
 
 
 @contextmanager
@@ -88,6 +87,12 @@ def single_threaded():
 
 @pytest.fixture
 def one_thread():
+    with single_threaded():
+        yield
+
+
+@pytest.fixture(scope="session")
+def torch_of_one_thread():
     with single_threaded():
         yield
 
