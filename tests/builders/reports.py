@@ -8,6 +8,7 @@ from raysync import config
 from raysync.core.journal import JOURNAL_SCHEMA
 from raysync.core.metrics import ACCURACY, PERPLEXITY
 from raysync.record.run_end import end_in
+from tests.builders.files import change_json
 
 PARADIGMS = ({"name": "bsp"}, {"name": "asp"}, {"name": "lagtuner", "bound": "hard"})
 LABELS = ("bsp", "asp", "lagtuner(bound=hard)")
@@ -70,6 +71,17 @@ def newer(folder):
         journal.write_text(
             json.dumps(json.loads(first) | {"journal": JOURNAL_SCHEMA + 1}) + "\n" + rest
         )
+
+
+def killed(folder, rest="", pid=2**30):
+    """The record as a process leaves it that is killed before the last line, or with its rest."""
+    (folder / "summary.json").unlink()
+    journal = folder / "journal.jsonl"
+    text, ended, _ = journal.read_text().rpartition('{"type":"Ended"')
+    assert ended
+    journal.write_text(text + rest)
+    change_json(folder / "environment.json", pid=pid)
+    return folder
 
 
 def cut(path, share=0.5):
