@@ -12,6 +12,7 @@ from raysync.core.journal import JOURNAL_SCHEMA
 from raysync.core.metrics import ACCURACY, PERPLEXITY
 from raysync.record.run_end import end_in
 from raysync.results.collection import CollectedRun, Collection, FailedTrial
+from tests.builders.files import change_json
 
 PARADIGMS = ({"name": "bsp"}, {"name": "asp"}, {"name": "lagtuner", "bound": "hard"})
 LABELS = ("bsp", "asp", "lagtuner(bound=hard)")
@@ -102,6 +103,17 @@ def newer(folder):
     """The folder's journals as a raysync of the next schema would begin them."""
     for journal in folder.glob("*/journal.jsonl"):
         edit(journal, journal=JOURNAL_SCHEMA + 1)
+
+
+def killed(folder, rest="", pid=2**30):
+    """The record as a process leaves it that is killed before the last line, or with its rest."""
+    (folder / "summary.json").unlink()
+    journal = folder / "journal.jsonl"
+    text, ended, _ = journal.read_text().rpartition('{"type":"Ended"')
+    assert ended
+    journal.write_text(text + rest)
+    change_json(folder / "environment.json", pid=pid)
+    return folder
 
 
 def cut(path, share=0.5):

@@ -27,6 +27,16 @@ SMALL = nn.Linear(3, 4)
 _X, _Y = np.random.default_rng(0).normal(size=(96, 3)), np.arange(96) % 4
 DATA = raysync.data_set("points", (_X, _Y), (_X[:16], _Y[:16]))
 
+QUICK = {
+    "engine": "virtual",
+    "workers": [{"count": 2, "step_s": 0.1}],
+    "batch_size": 4,
+    "workload": {"samples": 48},
+    "evaluation": {"marks": 2},
+    "update": {"lr": 0.01},
+}
+"""Settings of a run of 12 pushes that trains."""
+
 TIMING = {"engine": "virtual", "timing": "only", "batch_size": 1}
 """Pushes are counted: a workload of n samples is n pushes."""
 

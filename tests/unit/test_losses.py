@@ -4,8 +4,6 @@ of a terminal.
 
 from datetime import datetime
 
-import pytest
-
 from raysync import config
 from raysync.cli import table
 from raysync.core.checkpoint import Checkpoint
@@ -13,7 +11,6 @@ from raysync.core.events import Left
 from raysync.core.journal import Checkpointed, Ended, Entry, Remark, Report
 from raysync.core.metrics import ACCURACY
 from raysync.paradigms import make
-from raysync.record.losses import Losses
 from raysync.record.measures import Measures
 from raysync.record.reader import load
 from raysync.record.writer import RecordWriter
@@ -22,30 +19,6 @@ from tests.builders.journals import SLOW, journal
 
 def left(report, at=4.0):
     return Entry(Left(at=at, worker=SLOW), (), report)
-
-
-def lost_workers(report):
-    losses = Losses()
-    losses.feed(left(report))
-    return losses.summary(10.0)["lost_workers"]
-
-
-@pytest.mark.parametrize(
-    ("report", "is_loss"),
-    [
-        (Report(why="its actor died", restart_in_s=1.0, planned=False), True),
-        (Report(why="its actor died", planned=False), True),
-        (Report(why="its actor died", restart_in_s=1.0, planned=True), False),
-        (Report(why="its node is drained", planned=True), False),
-        (Report(why="its actor died", restart_in_s=1.0), True),  # of an earlier version
-        (Report(why="crashed: faults[0]"), False),
-        (Report(why="no batch left", done=True), False),
-        (Report(), False),
-    ],
-)
-def test_a_loss_is_what_nobody_planned(report, is_loss):
-    assert report.is_loss is is_loss
-    assert lost_workers(report) == is_loss
 
 
 def test_what_the_lines_behind_a_checkpoint_told_of_losses_is_still_counted(tmp_path):

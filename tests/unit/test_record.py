@@ -7,17 +7,15 @@ from datetime import datetime
 import numpy as np
 import pandas as pd
 import pytest
-from msgspec import structs
 
 from raysync import config
 from raysync.config import Target
-from raysync.core.decisions import Release, Restore, Suspend, Switch
+from raysync.core.decisions import Restore, Suspend, Switch
 from raysync.core.events import Left, Pushed
-from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Report, decode, encode
+from raysync.core.journal import Ended, Entry, Evaluation, decode, encode
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.follower import Follower
 from raysync.record.measures import Measures, converged
 from raysync.record.push_rows import columns_of
 from raysync.record.reader import load
@@ -41,13 +39,11 @@ def measured(lines, workload=10 * SAMPLES, target=None):
 
 
 def score(progress, accuracy, at):
-    return Evaluation(
-        mark=progress,
-        progress=progress,
-        version=1,
-        at=at,
-        metrics={"accuracy": accuracy, "loss": 1 - accuracy},
-    )
+    return Evaluation(progress, progress, 1, at, {"accuracy": accuracy, "loss": 1 - accuracy})
+
+
+def step_s(worker, clock):
+    return 1.0 if worker == FAST else 3.0
 
 
 def test_bsp_waits_by_hand():
@@ -82,55 +78,34 @@ def test_the_wait_of_who_is_held_at_the_end_counts_up_to_the_end():
     assert [row.wait_s for row in rows] == [0.0, 0.0, 7.0]
 
 
-def test_a_buffered_push_is_a_row_too():
-    measures, rows = measured([*journal("bsp", 1), Ended("stopped", 2.0)])
-    assert [(row.outcome, row.version, row.wait_s) for row in rows] == [("buffered", None, 1.0)]
-    assert measures.summary()["pushes"] == 1
-    assert (
-        measures.summary()["dropped"]
-        == sum(one["dropped"] for one in measures.summary()["per_worker"])
-        == 0
-    )
-    assert measures.samples == 0
-
-
-def test_a_late_push_is_a_dropped_row():
+def test_a_late_push_is_a_dropped_row_and_one_that_waits_a_buffered_one():
     machine = Machine(make("asp"))
-    events = list(
-        simulate(machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 2)
-    )
-    lines = [Entry(event, tuple(decisions)) for event, decisions in events]
-    for event in (
-        Left(at=2.5, worker=SLOW),
-        Pushed(at=3.0, worker=SLOW, clock=0, base=0, samples=SAMPLES, busy_s=3.0),
-    ):
-        lines.append(
-            Entry(
-                event,
-                tuple(machine.handle(event)),
-                Report(loss=2.0) if isinstance(event, Pushed) else NO_REPORT,
-            )
-        )
+    lines = [
+        Entry(event, tuple(decisions))
+        for event, decisions in simulate(machine, joins(FAST, SLOW), step_s, 2)
+    ]
+    push = Pushed(at=3.0, worker=SLOW, clock=0, base=0, samples=SAMPLES, busy_s=3.0)
+    for event in (Left(at=2.5, worker=SLOW), push):
+        lines.append(Entry(event, tuple(machine.handle(event))))
     measures, rows = measured(lines)
-    late = rows[-1]
-    assert (late.outcome, late.reason, late.why) == (
-        "dropped",
-        "left",
-        "its worker had left before it arrived",
-    )
+    assert (rows[-1].outcome, rows[-1].reason) == ("dropped", "left")
     assert measures.summary()["dropped"] == 1
     each = {one["id"]: (one["pushes"], one["dropped"]) for one in measures.summary()["per_worker"]}
     assert each == {FAST: (2, 0), SLOW: (1, 1)}
+    _, rows = measured([*journal("bsp", 1), Ended("stopped", 2.0)])
+    assert [(row.outcome, row.version, row.wait_s) for row in rows] == [("buffered", None, 1.0)]
     assert measures.workers[SLOW].left_at == 2.5
+
+
+FORTY = [*journal("ssp", 40), Ended("finished", 15.0)]
 
 
 @pytest.mark.parametrize("looks_every", [7, 1000])
 def test_totals_are_the_same_from_columns_that_others_made(looks_every):
     """Whether or not some of their rows are counted already, since somebody has looked."""
-    lines = [*journal("ssp", 40), Ended("finished", 15.0)]
     workload = 100 * SAMPLES
-    expected, measures, rows = measured(lines, workload)[0].summary(), Measures(workload), []
-    for number, line in enumerate(lines, start=1):
+    expected, measures, rows = measured(FORTY, workload)[0].summary(), Measures(workload), []
+    for number, line in enumerate(FORTY, start=1):
         rows += measures.feed((line,))
         if number % looks_every == 0:
             assert measures.workers
@@ -143,16 +118,14 @@ def test_totals_are_the_same_from_columns_that_others_made(looks_every):
 @pytest.mark.parametrize("at_once", [1, 3, 1000])
 def test_totals_are_the_same_however_many_rows_are_added_at_once(monkeypatch, at_once):
     """To the last bit: sums are made in the order of the rows, also where they are looked at."""
-    lines = [*journal("ssp", 40), Ended("finished", 15.0)]
     workload = 100 * SAMPLES
-    expected, looked_at = measured(lines, workload)[0].summary(), Measures(workload)
+    expected, looked_at = measured(FORTY, workload)[0].summary(), Measures(workload)
     monkeypatch.setattr("raysync.record.follower.COUNTED_AT_ONCE", at_once)
-    for number, line in enumerate(lines):
+    for number, line in enumerate(FORTY):
         looked_at.feed([line])
         if number % 7 == 0:
-            assert sum(looked_at.outcomes.values()) == sum(
-                worker.pushes for worker in looked_at.workers.values()
-            )
+            pushes = [worker.pushes for worker in looked_at.workers.values()]
+            assert sum(looked_at.outcomes.values()) == sum(pushes)
     assert looked_at.summary() == expected
 
 
@@ -161,10 +134,7 @@ def test_the_roster_of_a_machine_gives_the_measures_of_one_that_follows():
     machine, workload = Machine(make("ssp", staleness=1), 30 * SAMPLES), 30 * SAMPLES
     shared, following = Measures(workload), Measures(workload)
     shared.share({0: machine.roster})
-    events = simulate(
-        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30
-    )
-    for event, decisions in events:
+    for event, decisions in simulate(machine, joins(FAST, SLOW), step_s, 30):
         line = Entry(event, tuple(decisions))
         assert shared.feed([line]) == following.feed([decode(encode(line))])
         assert shared.leads == following.leads
@@ -175,49 +145,25 @@ def test_the_roster_of_a_machine_gives_the_measures_of_one_that_follows():
     assert shared.samples == workload
 
 
-def test_leads_are_those_of_the_machine():
-    machine, seen = Machine(make("ssp", staleness=2)), []
-    follower, mirrored = Follower(10**9), []
-    for event, decisions in simulate(
-        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30
-    ):
-        seen += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
-        follower.feed([Entry(event, tuple(decisions))])
-        [roster] = follower.rosters.values()
-        mirrored += [roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
-        assert structs.replace(roster.dump(), workload_samples=None) == machine.roster.dump()
-    assert seen == mirrored
-
-
 def test_a_suspended_worker_is_not_what_leads_are_measured_from():
     """Under `elastic` the others make 40 rounds of BSP while one is suspended: nobody is ahead."""
-    machine, slow = (
-        Machine(make("sync-switch", online="elastic", window=1, windows=1), 100 * SAMPLES),
-        "slow-0#1",
-    )
-    others = ["fast-0#1", "fast-1#1", "fast-2#1"]
-    events = list(
-        simulate(
-            machine, joins(*others, slow), lambda worker, _: 9.0 if worker == slow else 1.0, 80
-        )
-    )
-    moved = [d for _, decisions in events for d in decisions if isinstance(d, Suspend | Restore)]
-    assert moved == [Suspend(slow, "as a straggler"), Restore(slow)]
-    ahead, before = 0, Follower(100 * SAMPLES)
-    measures = Measures(100 * SAMPLES)
-    switched = False
-    for event, decisions in events:
-        line = Entry(event, tuple(decisions))
-        measures.feed([line])
-        switched = switched or any(isinstance(d, Switch) for d in decisions)
-        if not switched:
-            before.feed([line])
-            clocks = {worker: member.clock for worker, member in before.rosters[0].live.items()}
-            ahead = max(ahead, clocks.get("fast-0#1", 0) - clocks.get(slow, 0))
+    rule = make("sync-switch", online="elastic", window=1, windows=1)
+    machine, measures = Machine(rule, 100 * SAMPLES), Measures(100 * SAMPLES)
+    joined = joins(FAST, "fast-1#1", "fast-2#1", SLOW)
+    moved, ahead, lead_max = [], 0, 0
+    for event, decisions in simulate(
+        machine, joined, lambda worker, _: 1 + 8 * (worker == SLOW), 80
+    ):
+        measures.feed([Entry(event, tuple(decisions))])
+        moved += [type(each) for each in decisions if isinstance(each, Suspend | Restore | Switch)]
+        if Switch not in moved:
+            live = machine.roster.live
+            ahead = max(ahead, live[FAST].clock - live[SLOW].clock) if len(live) == 4 else 0
+            lead_max = measures.lead_max
+    assert moved == [Suspend, Restore, Switch]
     assert ahead > 10
-    assert before.lead_max == 0
-    assert slow not in before.rosters[0].members
-    assert slow in measures.leads, "it takes part again"
+    assert lead_max == 0
+    assert SLOW in measures.leads, "it takes part again"
     assert measures.lead_max < 20
 
 
@@ -245,13 +191,8 @@ def test_a_switch_that_nothing_follows():
 
 
 def test_the_time_to_the_target_is_the_first_evaluation_at_or_above_the_target():
-    lines = [
-        *journal("asp", 8),
-        score(0.2, 0.5, 2.0),
-        score(0.4, 0.9, 3.5),
-        score(0.6, 0.8, 5.0),
-        score(1.0, 0.95, 9.0),
-    ]
+    scores = (0.2, 0.5, 2.0), (0.4, 0.9, 3.5), (0.6, 0.8, 5.0), (1.0, 0.95, 9.0)
+    lines = [*journal("asp", 8), *(score(*each) for each in scores)]
     measures, _ = measured(lines, target=0.9)
     assert measures.time_to_target_s == 3.5
     assert measures.summary()["best_accuracy"] == measures.summary()["final_accuracy"] == 0.95
@@ -280,16 +221,14 @@ def test_chance_is_the_share_of_the_most_frequent_label():
     x = np.zeros((10, 4), np.float32)
     data = data_set("ten", (x, labels), (x, labels))
     settings = {"engine": "virtual", "workers": [{"count": 2}], "batch_size": 2}
-    assert prepare(config.validate(settings), data=data).chance_accuracy == 0.5
-    in_part = settings | {"evaluation": {"samples": 4}}
-    assert prepare(config.validate(in_part), data=data).chance_accuracy == 0.75
-    assert (
-        prepare(config.validate(settings | {"timing": "only"}), data=data).chance_accuracy is None
-    )
-    words = data_set(
-        "words", (labels[None], labels[None]), (labels[None], labels[None]), tokens=True
-    )
-    prepared = prepare(config.validate(settings), data=data)
+    for more, chance in (
+        ({"timing": "only"}, None),
+        ({"evaluation": {"samples": 4}}, 0.75),
+        ({}, 0.5),
+    ):
+        prepared = prepare(config.validate(settings | more), data=data)
+        assert prepared.chance_accuracy == chance
+    words = data_set("words", *[(labels[None], labels[None])] * 2, tokens=True)
     of_words = replace(prepared, model=InitialModel(LanguageModel(None, words)))
     assert of_words.chance_accuracy == 0.5
 
@@ -297,18 +236,16 @@ def test_chance_is_the_share_of_the_most_frequent_label():
 def test_a_run_that_never_learns_has_no_converged_accuracy_in_record_and_journal(tmp_path):
     """Labels that are all but one the same: whatever is learned, the guess is as good."""
     x, y = np.ones((64, 4), np.float32), np.array([0] * 63 + [1])
-    record = run(
-        {
-            "engine": "virtual",
-            "workers": [{"count": 2}],
-            "batch_size": 8,
-            "workload": {"samples": 512},
-            "model": {"name": "mlp", "hidden": []},
-            "evaluation": {"marks": 8},
-            "output": str(tmp_path),
-        },
-        data=data_set("one", (x, y), (x, y)),
-    )
+    settings = {
+        "engine": "virtual",
+        "workers": [{"count": 2}],
+        "batch_size": 8,
+        "workload": {"samples": 512},
+        "model": {"name": "mlp", "hidden": []},
+        "evaluation": {"marks": 8},
+        "output": str(tmp_path),
+    }
+    record = run(settings, data=data_set("one", (x, y), (x, y)))
     assert set(record.evaluations.accuracy) == {63 / 64}
     assert record.summary["converged_accuracy"] is None
     assert record.summary["chance_accuracy"] == 63 / 64
@@ -316,17 +253,15 @@ def test_a_run_that_never_learns_has_no_converged_accuracy_in_record_and_journal
     assert load(record.path).summary["converged_accuracy"] is None
     journal_file = record.path / "journal.jsonl"
     journal_file.write_text(journal_file.read_text().replace('"chance_accuracy"', '"of_later"', 1))
-    assert load(record.path).summary["converged_accuracy"] == 63 / 64, (
-        "an older record does not know chance"
-    )
+    older = load(record.path)
+    assert older.summary["converged_accuracy"] == 63 / 64, "it does not know chance"
 
 
 def test_measures_of_nothing():
     summary = Measures(10).summary()
     assert summary["status"] == "unfinished"
     assert summary["wait_fraction"] == summary["throughput_samples_per_s"] == 0
-    assert summary["final_accuracy"] is None
-    assert summary["staleness_mean"] is None
+    assert summary["final_accuracy"] is summary["staleness_mean"] is None
 
 
 @pytest.fixture
@@ -338,9 +273,8 @@ def written(tmp_path):
     target = Target(metric="loss", at_most=0.3)
     about = {"seed": 0, "metric": "accuracy", "metric_mode": "max", "target": target.plain()}
     measures = Measures(960, target)
-    with RecordWriter(
-        folder, experiment.to_yaml(), make("ssp"), measures, about, datetime.now()
-    ) as writer:
+    text, began = experiment.to_yaml(), datetime.now()
+    with RecordWriter(folder, text, make("ssp"), measures, about, began) as writer:
         writer.write(lines)
     return folder, lines
 
@@ -362,14 +296,14 @@ def test_a_record_reads_as_frames(written):
     assert record.environment["packages"]["torch"]
 
 
-def test_a_run_that_was_killed_leaves_a_readable_record(written, tmp_path):
+def test_a_run_that_was_killed_leaves_a_readable_record(written):
     """The same folder as a kill leaves it: no summary, parquet without its end, a line cut in the
     middle.
     """
     folder, _ = written
     whole = load(folder)
-    # Read now: they are made when asked for.
-    pushes, evaluations, summary = (whole.pushes, whole.evaluations, whole.summary)
+    # read now: they are made when asked for
+    pushes, evaluations, summary = whole.pushes, whole.evaluations, whole.summary
     (folder / "summary.json").unlink()
     (folder / "evaluations.parquet").unlink()
     (folder / "pushes.parquet").write_bytes(b"PAR1")
@@ -393,9 +327,7 @@ def test_the_journal_is_on_disk_with_every_batch(tmp_path):
     writer = RecordWriter(tmp_path, "", make("asp"), Measures(960), {}, datetime.now())
     lines = journal("asp", 5)
     writer.write(lines)
-    assert len((tmp_path / "journal.jsonl").read_text().splitlines()) == 1 + len(lines)
-    assert (
-        json.loads((tmp_path / "journal.jsonl").read_text().splitlines()[0])["workload_samples"]
-        == 960
-    )
+    first, *others = (tmp_path / "journal.jsonl").read_text().splitlines()
+    assert len(others) == len(lines)
+    assert json.loads(first)["workload_samples"] == 960
     writer.close()

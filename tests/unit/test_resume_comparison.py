@@ -12,19 +12,20 @@ from raysync.record.storage import listdir
 from raysync.results.collection import collect
 from raysync.results.ranking import rank
 from raysync.results.sentences import answer
+from tests.builders.files import change_json, times_in, write
 from tests.builders.messages import tells
+from tests.builders.reports import killed
 from tests.fakes.engines import SETTINGS
-from tests.unit.test_resume import wrote
 
-RUNS = [("bsp", 0), ("ssp", 0), ("bsp", 1), ("ssp", 1)]
+RUNS = [("bsp", 0), ("bsp", 1), ("ssp", 0), ("ssp", 1)]
 
 
 @pytest.fixture
 def begun(engine, call, tmp_path):
     """The folder of a comparison that was lost: its first run has finished, its second goes on."""
-    file = tmp_path / "tiny.yaml"
     compared = {"paradigms": ["bsp", {"name": "ssp", "staleness": 2}], "seeds": [0, 1]}
-    file.write_text(yaml.safe_dump({**SETTINGS, **compared, "output": "runs"}))
+    text = yaml.safe_dump({**SETTINGS, **compared, "output": "runs"})
+    file = write(tmp_path / "tiny.yaml", text)
     engine.lost_after = 35
     runs, in_second = engine.run, []
 
@@ -34,13 +35,13 @@ def begun(engine, call, tmp_path):
         return runs(training, paradigm, *rest)
 
     engine.run = run
-    code, _, err = call("compare", str(file))
+    code, _, err = call("compare", file)
     assert code == 130
     assert tells(err, "--resume runs/tiny")
     engine.run = runs
     folder = tmp_path / "runs" / "tiny"
     for record in records(folder):
-        wrote(record.path, pid=2**30)
+        change_json(record.path / "environment.json", pid=2**30)
     return folder
 
 
@@ -62,19 +63,17 @@ def resumed(record):
 def test_what_is_over_stays_what_was_lost_goes_on_and_the_rest_begins(begun, call):
     assert ran(begun) == [("bsp", 0, "finished", []), ("ssp", 0, "stopped", [])]
     [first] = [one for one in records(begun) if one.summary["status"] == "finished"]
-    before = {file: file.stat().st_mtime_ns for file in first.path.iterdir()}
+    before = times_in(first.path)
     code, out, err = call("compare", "--resume", "runs/tiny", "--set", "checkpoint.keep=3")
     assert code == 0, err
     assert tells(err, "1 4 runs")
     assert "seeds 0, 1" in out
     assert f"Records: {begun}" in out
+    resumptions = [[3] if run == ("ssp", 0) else [] for run in RUNS]
     assert ran(begun) == [
-        ("bsp", 0, "finished", []),
-        ("bsp", 1, "finished", []),
-        ("ssp", 0, "finished", [3]),
-        ("ssp", 1, "finished", []),
+        (*run, "finished", numbers) for run, numbers in zip(RUNS, resumptions, strict=True)
     ]
-    assert {file: file.stat().st_mtime_ns for file in first.path.iterdir()} == before
+    assert times_in(first.path) == before
     assert len({one.environment["comparison"] for one in records(begun)}) == 1
     text = answer(rank(collect([begun])))
     assert text in out, "by the rules of every report"
@@ -95,9 +94,8 @@ def test_a_run_without_a_checkpoint_restarts_with_a_notice(begun, call):
     code, _, err = call("compare", "--resume", str(begun))
     assert code == 0, err
     assert tells(err, "checkpoint")
-    assert ran(begun) == sorted(
-        [*((*run, "finished", []) for run in RUNS), ("ssp", 0, "stopped", [])]
-    )
+    finished = [(*run, "finished", []) for run in RUNS]
+    assert ran(begun) == sorted([*finished, ("ssp", 0, "stopped", [])])
     code, _, err = call("compare", "--resume", str(begun))
     assert tells(err, "4 4 runs"), "the newest record of a run counts"
 
@@ -120,20 +118,17 @@ def test_an_earlier_comparison_in_the_folder_is_another_one(begun, call, tmp_pat
     assert tells(err, "2 2 runs")
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
+def test_what_cannot_change_is_refused_by_name(begun, call):
+    before = ran(begun)
+    for change, says in (
         ("paradigms=[bsp]", "paradigms: 1 2"),
         ("seeds=[0, 2]", "seeds[1]: 2 1"),
         ("update.lr=0.5", "update.lr: 0.5"),
         ("output=elsewhere", "output: 'elsewhere'"),
-    ],
-)
-def test_what_cannot_change_is_refused_by_name(begun, call, change, says):
-    before = ran(begun)
-    for arguments in ([], ["tiny.yaml"]):
-        code, _, err = call("compare", *arguments, "--resume", "runs/tiny", "--set", change)
-        assert (code, tells(err, says)) == (2, True), err
+    ):
+        for file in ([], ["tiny.yaml"]):
+            code, _, err = call("compare", *file, "--resume", "runs/tiny", "--set", change)
+            assert (code, tells(err, says)) == (2, True), err
     assert ran(begun) == before
 
 
@@ -142,9 +137,6 @@ def test_what_cannot_go_on(begun, call, tmp_path):
         code, _, err = call("compare", "--resume", folder)
         assert (code, tells(err, "folder")) == (2, True)
     [lost] = [one.path for one in records(begun) if one.summary["status"] == "stopped"]
-    (lost / "summary.json").unlink()
-    journal = lost / "journal.jsonl"
-    journal.write_text(journal.read_text().rpartition('{"type":"Ended"')[0])
-    wrote(lost, pid=os.getpid())
+    killed(lost, pid=os.getpid())
     code, _, err = call("compare", "--resume", str(begun))
     assert (code, tells(err, f"process {os.getpid()}")) == (2, True)

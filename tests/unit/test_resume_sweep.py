@@ -4,11 +4,14 @@ trials run in this process, one after another, in place of Ray Tune's.
 
 import os
 import shutil
+from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import yaml
+from ray import tune
 from ray.tune.search import SEARCH_ALG_IMPORT, Searcher
 
 import raysync
@@ -18,19 +21,14 @@ from raysync.record.reader import load
 from raysync.record.storage import listdir
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.tuning import sweep_run
+from tests.builders.files import change_json, times_in, write
 from tests.builders.messages import naming, tells
+from tests.builders.reports import killed
+from tests.fakes import engines
 from tests.fakes.tuner import InThisProcess
-from tests.unit.test_resume import wrote
 
-SETTINGS = {
-    "name": "tiny",
-    "engine": "virtual",
-    "timing": "only",
-    "data": {"name": "digits", "train_samples": 160, "test_samples": 50},
-    "workload": {"samples": 32 * 60},
+SETTINGS = engines.SETTINGS | {
     "workers": [{"count": 3, "step_s": 0.1}],
-    "paradigm": {"name": "ssp", "staleness": 2},
-    "checkpoint": {"every_progress": 0.1},
     "sweep": {"grid": {"seed": [0, 1], "profile": ["demo-4-unequal", "demo-4-unsteady"]}},
 }
 
@@ -43,8 +41,7 @@ def begun(tmp_path, monkeypatch, call):
     monkeypatch.setattr(
         sweep_run, "_tuner", lambda plan, callback, verbose: InThisProcess(plan, callback, tmp_path)
     )
-    file = tmp_path / "tiny.yaml"
-    file.write_text(yaml.safe_dump(SETTINGS, sort_keys=False))
+    file = write(tmp_path / "tiny.yaml", yaml.safe_dump(SETTINGS, sort_keys=False))
     ends = []
 
     def watch(measures):
@@ -53,21 +50,13 @@ def begun(tmp_path, monkeypatch, call):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(InThisProcess, "watch", staticmethod(watch))
-    code, _, err = call("sweep", str(file), "--set", "output=runs")
+    code, _, err = call("sweep", file, "--set", "output=runs")
     monkeypatch.setattr(InThisProcess, "watch", staticmethod(lambda measures: None))
     assert code == 130, err
     [folder] = (tmp_path / "runs" / "tiny").iterdir()
     assert [note.ended for note in notes(folder)] == [True, False]
-    lost(paths(folder)["00001"][0])
+    killed(paths(folder)["00001"][0])
     return folder
-
-
-def lost(path):
-    """Leave a record as a process that is killed does."""
-    (path / "summary.json").unlink()
-    journal = path / "journal.jsonl"
-    journal.write_text(journal.read_text().rpartition('{"type":"Ended"')[0])
-    wrote(path, pid=2**30)
 
 
 def paths(folder):
@@ -85,13 +74,13 @@ def resumed(path):
 
 def test_what_has_ended_stays_what_was_lost_goes_on_and_the_rest_begins(begun, call):
     before = paths(begun)
-    written = {file: file.stat().st_mtime_ns for file in before["00000"][0].iterdir()}
+    written = times_in(before["00000"][0])
     code, out, err = call("sweep", "--resume", "runs/tiny", "--set", "checkpoint.keep=3")
     assert code == 0, err
     assert "4 trials: 4 done." in out
     after = paths(begun)
     assert {name: after[name] for name in before} == before, "no trial has a second record"
-    assert {file: file.stat().st_mtime_ns for file in before["00000"][0].iterdir()} == written
+    assert times_in(before["00000"][0]) == written
     assert [len(resumed(path)) for [path] in after.values()] == [0, 1, 0, 0]
     keeps = [load(path).config.checkpoint.keep for [path] in after.values()]
     assert keeps == [2, 3, 3, 3]
@@ -126,44 +115,33 @@ def test_the_end_of_a_trial_that_nobody_noted_is_seen_in_its_record(begun, call)
 
 def test_it_goes_on_where_its_folder_is_now_and_under_a_uri(begun, call, tmp_path):
     (tmp_path / "runs").rename(tmp_path / "moved")
-    uri = f"file://{tmp_path}/moved/tiny?token=secret"
-    code, out, err = call("sweep", "--resume", uri)
+    code, out, err = call("sweep", "--resume", f"file://{tmp_path}/moved/tiny?token=secret")
     assert code == 0, err
     assert "secret" not in out + err
     moved = tmp_path / "moved" / "tiny" / begun.name
     assert [len(resumed(path)) for [path] in paths(moved).values()] == [0, 1, 0, 0]
-    assert list(load_sweep(moved).table.status) == ["finished"] * 4
     assert not (tmp_path / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("change", "says"),
-    [
+def test_what_cannot_change_is_refused_by_name(begun, call):
+    before = paths(begun)
+    for change, says in (
         ("sweep.grid.seed=[0, 2]", "sweep.grid.seed: 1"),
         ("sweep.samples=2", "sweep.samples: 2 1"),
         ("update.lr=0.5", "update.lr: 0.5 0.05"),
         ("output=elsewhere", "output: 'elsewhere' 'runs'"),
-    ],
-)
-def test_what_cannot_change_is_refused_by_name(begun, call, change, says):
-    before = paths(begun)
-    code, _, err = call("sweep", "--resume", "runs/tiny", "--set", change)
-    assert (code, tells(err, says)) == (2, True), err
-    sets = ["--set", "output=runs", "--set", change]
-    code, _, err = call("sweep", "tiny.yaml", "--resume", "runs/tiny", *sets)
-    assert (code, tells(err, says)) == (2, True), err
+    ):
+        for file in ([], ["tiny.yaml", "--set", "output=runs"]):
+            code, _, err = call("sweep", *file, "--resume", "runs/tiny", "--set", change)
+            assert (code, tells(err, says)) == (2, True), err
     assert paths(begun) == before
 
 
 def test_it_goes_on_with_more_seeds_and_less_at_once(begun, call):
     before = paths(begun)
-    code, out, err = call(
-        *("sweep", "--resume", "runs/tiny"),
-        *("--set", "sweep.concurrent=1"),
-        *("--set", "sweep.time_budget_s=1000"),
-        *("--set", "sweep.grid.seed=[0, 7, 1]"),
-        *("--set", "stop={after_s: 1000}"),
-    )
+    more = ["sweep.concurrent=1", "sweep.time_budget_s=1000", "sweep.grid.seed=[0, 7, 1]"]
+    more = [("--set", each) for each in [*more, "stop={after_s: 1000}"]]
+    code, out, err = call("sweep", "--resume", "runs/tiny", *chain(*more))
     assert code == 0, err
     assert "6 trials: 6 done." in out
     after = paths(begun)
@@ -192,26 +170,21 @@ def test_a_killed_sweep_has_a_report_before_it_goes_on(begun, call):
 
 
 def test_what_cannot_go_on(begun, call):
+    def refused(facts, *arguments):
+        code, _, err = call("sweep", *arguments)
+        assert (code, tells(err, facts)) == (2, True), err
+
     for folder in ("nowhere", ".", "runs"):
-        code, _, err = call("sweep", "--resume", folder)
-        assert (code, tells(err, "folder")) == (2, True), err
-    code, _, err = call("sweep")
-    assert (code, tells(err, "file")) == (2, True)
-    wrote(paths(begun)["00001"][0], pid=os.getpid())
-    code, _, err = call("sweep", "--resume", str(begun))
-    assert (code, tells(err, f"process {os.getpid()}")) == (2, True), err
-    (begun / "origin.yaml").unlink()
-    code, _, err = call("sweep", "--resume", str(begun))
-    assert (code, tells(err, "file")) == (2, True), err
-
-
-def test_secrets_are_not_kept_and_are_asked_for_again(begun, call):
-    origin = begun / "origin.yaml"
-    text = origin.read_text()
-    origin.write_text(text.replace("output=runs", "checkpoint.output=s3://***@bucket/there"))
-    code, _, err = call("sweep", "--resume", str(begun))
-    assert (code, tells(err, "checkpoint")) == (2, True), err
-    assert Path(origin).exists()
+        refused("folder", "--resume", folder)
+    refused("file")
+    change_json(paths(begun)["00001"][0] / "environment.json", pid=os.getpid())
+    refused(f"process {os.getpid()}", "--resume", str(begun))
+    origin = begun / "origin.yaml"  # secrets are not kept, and are asked for again
+    text = origin.read_text().replace("output=runs", "checkpoint.output=s3://***@bucket/there")
+    write(origin, text)
+    refused("checkpoint", "--resume", str(begun))
+    origin.unlink()
+    refused("file", "--resume", str(begun))
 
 
 LR = "update.lr"
@@ -228,10 +201,24 @@ class Untold(Searcher):
         return True
 
 
+def searcher_of(plan):
+    """The searcher that a sweep gives to Tune, in whose place nothing is trained."""
+    given = []
+
+    def tuner(function, tune_config, **_):
+        given.append(tune_config.search_alg)
+        return SimpleNamespace(fit=lambda: None)
+
+    with pytest.MonkeyPatch.context() as patch, suppress(ConfigError):  # no trial has begun
+        patch.setattr(tune, "Tuner", tuner)
+        sweep_run.run(plan, notify=print, show=print)
+    return given.pop()
+
+
 @pytest.fixture
 def searched(tmp_path, monkeypatch):
-    """Returns a sweep with a searcher that was lost: of its trials one has ended, one has failed,
-    and one was under way.
+    """Returns the folder and the searcher of a sweep that was lost: of its trials one has ended,
+    one has failed, and one was under way.
     """
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sweep_run.Connection, "open", lambda *_: None)
@@ -247,34 +234,25 @@ def searched(tmp_path, monkeypatch):
         settings = SETTINGS | {"timing": "with-gradients", "workload": {"samples": 96}}
         Path("tiny.yaml").write_text(yaml.safe_dump(settings | {"sweep": block}))
         plan = sweep_run.plan(Path("tiny.yaml"))
-        trials = plan.trials
-        sweep_run.Origin(trials.source, trials.text, trials.overrides).write(trials.folder)
-        sweep_run._write_file(plan)
-        for trial, rate, ended, error in [
-            ("a", 0.01, True, ""),
-            ("b", 0.02, True, "broke"),
-            ("c", 0.03, False, ""),
-        ]:
-            write_note(trials.folder, TrialNote(trial, {LR: rate}, ended, error))
-            raysync.run(trials.experiment({LR: rate}, trial))
-        lost(paths(trials.folder)["c"][0])
-        return plan
+        fresh, folder = searcher_of(plan), plan.trials.folder
+        begun = ("a", 0.01, True, ""), ("b", 0.02, True, "broke"), ("c", 0.03, False, "")
+        for trial, rate, ended, error in begun:
+            write_note(folder, TrialNote(trial, {LR: rate}, ended, error))
+            raysync.run(plan.trials.experiment({LR: rate}, trial))
+        killed(paths(folder)["c"][0])
+        return folder, fresh
 
     return searched
 
 
 @pytest.mark.parametrize(("metric", "prefix"), [("loss", ""), ("seconds", "file://")])
-def test_a_searcher_receives_earlier_results_and_repeats_lost_trials(
-    searched, monkeypatch, metric, prefix
-):
+def test_a_searcher_receives_earlier_results_and_repeats_lost_trials(searched, metric, prefix):
     pytest.importorskip("optuna")
-    began = searched("optuna", metric)
-    fresh = sweep_run._tune_config(began).search_alg
-    fresh.set_search_properties(metric, "min", sweep_run.space(began.sweep, "file"))
-    folder = began.trials.folder
+    folder, fresh = searched("optuna", metric)
     plan = sweep_run.plan(None, resume=f"{prefix}{folder}")
     assert (plan.count, plan.done) == (5, 1), "another one in place of that which failed"
-    search = sweep_run._tune_config(plan).search_alg
+    fresh.set_search_properties(metric, "min", sweep_run.space(plan.sweep, "file"))
+    search = searcher_of(plan)
     told, failed = [trial for trial in search._ot_study.trials if trial.state.is_finished()]
     summary = load(paths(folder)["a"][0]).summary
     assert (told.params, failed.params) == ({LR: 0.01}, {LR: 0.02})
@@ -283,19 +261,16 @@ def test_a_searcher_receives_earlier_results_and_repeats_lost_trials(
     first = [search.suggest(str(number))[LR] for number in range(4)]
     assert first[:2] == [0.03, 0.4], "what was under way, and then what is given and has not begun"
     assert not set(first[2:]) & {fresh.suggest(str(number))[LR] for number in range(6)}
-
-    monkeypatch.setattr(sweep_run, "_tuner", lambda *_: SimpleNamespace(fit=lambda: None))
-    sweep_run.run(plan, notify=print, show=print)
     assert [note.name for note in notes(folder)] == ["a", "b"], "c begins under another name"
     assert len(paths(folder)["c"]) == 1, "its record stays"
 
 
 def test_a_searcher_that_cannot_be_told_does_not_go_on(searched, monkeypatch):
     monkeypatch.setitem(SEARCH_ALG_IMPORT, "hyperopt", lambda: Untold)
-    folder = searched("hyperopt").trials.folder
+    folder, _ = searched("hyperopt")
     with pytest.raises(ConfigError, match=naming("sweep.search: hyperopt: optuna")):
         sweep_run.plan(None, resume=folder)
     for trial in "ab":  # nothing has been found yet
         shutil.rmtree(folder / "records" / trial)
-    search = sweep_run._tune_config(sweep_run.plan(None, resume=folder)).search_alg
-    assert search.points == [{LR: 0.03}, {LR: 0.01}, {LR: 0.4}]
+    again = searcher_of(sweep_run.plan(None, resume=folder))
+    assert again.points == [{LR: 0.03}, {LR: 0.01}, {LR: 0.4}]

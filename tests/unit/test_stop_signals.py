@@ -48,9 +48,7 @@ def started(*command):
     return process, process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize(
-    ("number", "command"), [(signal.SIGTERM, ()), (signal.SIGHUP, ()), (signal.SIGTERM, ("nohup",))]
-)
+@pytest.mark.parametrize(("number", "command"), [(signal.SIGHUP, ()), (signal.SIGTERM, ("nohup",))])
 def test_a_signal_ends_a_command_once_and_in_good_order(number, command):
     process, _ = started(*command, sys.executable, "-c", PATIENT)
     if command:

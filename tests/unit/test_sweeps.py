@@ -50,26 +50,19 @@ def test_a_trial_has_ended_when_tune_says_so_and_not_before(tmp_path):
     ]
     assert said == ["The trial with seed=1 failed: does not fit"]
     assert callback.done == 2
-    assert type(cloudpickle.loads(cloudpickle.dumps(callback))) is tune.Callback, (
-        "Tune pickles it with the experiment; only the process of the sweep notes and shows"
-    )
+    # Tune pickles it with the experiment; only the process of the sweep notes and shows
+    assert type(cloudpickle.loads(cloudpickle.dumps(callback))) is tune.Callback
 
 
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path / FILE).write_text("name: mine", encoding="utf-8")
-    for number, (settings, error) in enumerate(
-        [
-            ({"seed": 1, "x": 0.5}, ""),
-            ({"seed": 2, "x": "{a: 1}"}, "broke"),
-            ({"seed": 3, "x": 2}, ""),
-        ]
-    ):
-        write_note(tmp_path, TrialNote(trial_name(number), settings, ended=number < 2, error=error))
+    for number, (x, error) in enumerate([(0.5, ""), ("{a: 1}", "broke"), (2, "")]):
+        varied = {"seed": number + 1, "x": x}
+        write_note(tmp_path, TrialNote(trial_name(number), varied, ended=number < 2, error=error))
+    first = {**TIMING, "output": str(tmp_path / RECORDS), "name": trial_name(0)}
     for seed, day in ((8, "20260102"), (7, "20260101")):  # the trial began twice
-        record = raysync.run(
-            {**TIMING, "seed": seed, "output": str(tmp_path / RECORDS), "name": trial_name(0)}
-        )
+        record = raysync.run({**first, "seed": seed})
         record.path.rename(record.path.with_name(f"{day}-120000-bsp-0000"))
     return tmp_path
 
@@ -77,10 +70,12 @@ def folder(tmp_path):
 def test_the_table_has_a_row_a_trial_whatever_became_of_it(folder):
     write_table(folder)
     sweep = load_sweep(folder)
-    assert list(sweep.table.status) == ["finished", "failed", "unfinished"]
-    assert list(sweep.table.end) == ["done", "broken", "broken"]
-    assert list(sweep.table.ended_by) == ["", "error", "killed"]
-    assert list(sweep.table.error) == ["", "broke", ""]
+    ends = sweep.table[["status", "end", "ended_by", "error"]]
+    assert ends.to_numpy().tolist() == [
+        ["finished", "done", "", ""],
+        ["failed", "broken", "error", "broke"],
+        ["unfinished", "broken", "killed", ""],
+    ]
     assert sweep.varied == ["seed", "x"]
     assert list(sweep.table["config/x"]) == ["0.5", "{a: 1}", "2"], "one type a column"
     assert sweep.table.pushes.dtype == "Int64", "a gap makes no floats"
@@ -99,9 +94,8 @@ def test_a_folder_that_is_no_sweep_or_not_one_yet(tmp_path):
 
 
 def test_the_note_says_what_of_the_sweep_ended_a_trial(tmp_path):
-    callback = TuneCallback(
-        tmp_path, print, show=print, has_scheduler=True, budget=(budget := TimeBudget(1e-9))
-    )
+    budget = TimeBudget(1e-9)
+    callback = TuneCallback(tmp_path, print, show=print, has_scheduler=True, budget=budget)
     for number in range(2):
         callback.on_trial_start(0, [], trial(number, seed=number))
     callback.on_trial_complete(0, [], trial(0, seed=0))

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
-from safetensors.torch import save_file
 from torch import nn
 from torch.utils.data import Subset, TensorDataset
 
@@ -25,15 +24,9 @@ from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming
 from tests.builders.tasks import Cut, NoLength, Pairs, Stream, Sums, SumUp, Validated, Words, padded
+from tests.builders.virtual import QUICK
 
-QUICK = {
-    "engine": "virtual",
-    "workers": [{"count": 2, "step_s": 0.1}],
-    "batch_size": 4,
-    "workload": {"samples": 48},
-    "evaluation": {"marks": 2},
-    "update": {"lr": 0.01},
-}
+SUMS = "tests.builders.tasks:Sums"
 
 
 @pytest.fixture(autouse=True)
@@ -77,17 +70,13 @@ def test_noise_differs_from_sample_to_sample_and_from_batch_to_batch():
 
 
 def test_reading_leaves_the_generators_as_they_were():
-    def drawn():
-        return torch.rand(1).item(), np.random.random(), random.random()
-
-    def seeded():
+    drawn = []
+    for reads in (False, True):
         torch.manual_seed(1), np.random.seed(1), random.seed(1)
-
-    seeded()
-    expected = drawn()
-    seeded()
-    reader().read(0, [3])
-    assert drawn() == expected
+        if reads:
+            reader().read(0, [3])
+        drawn.append((torch.rand(1).item(), np.random.random(), random.random()))
+    assert drawn[0] == drawn[1]
 
 
 def test_processes_that_read_ahead_read_the_same():
@@ -117,18 +106,6 @@ def test_batches_of_any_structure_are_moved_and_split():
     assert first["name"] == "plain"
 
 
-def test_micro_batches_have_the_gradient_of_the_whole_batch():
-    """Of 7 samples in threes: 3, 2 and 2, weighted as such."""
-    training = prepared(Sums(noisy=False))
-    vectors = []
-    for micro_batch in (None, 3, 1):
-        computation = GradientComputation(training.build(), training.task, micro_batch=micro_batch)
-        loss = computation.compute(training.reader("worker-0"), 2, 7)
-        vectors.append(torch.cat([computation.outgoing(), torch.tensor([loss])]))
-    torch.testing.assert_close(vectors[1], vectors[0], atol=1e-5, rtol=1e-5)
-    torch.testing.assert_close(vectors[2], vectors[0], atol=1e-5, rtol=1e-5)
-
-
 def test_the_model_sees_no_more_than_a_micro_batch_at_once():
     sizes = []
 
@@ -139,9 +116,8 @@ def test_the_model_sees_no_more_than_a_micro_batch_at_once():
 
     training = prepared(Seen())
     sizes.clear()
-    computation = GradientComputation(
-        training.build(), training.task, ["cpu", "cpu"], micro_batch=2
-    )
+    devices = ["cpu", "cpu"]
+    computation = GradientComputation(training.build(), training.task, devices, micro_batch=2)
     computation.compute(training.reader("worker-0"), 0, 9)
     assert sizes == [2, 2, 1, 2, 2]
 
@@ -188,24 +164,39 @@ def test_metrics_do_not_depend_on_the_batches(batch_size):
 
 
 def test_a_validation_set_is_measured_until_the_end_and_the_test_set_once():
-    record = run(QUICK, task=Validated())
+    made = []
+
+    class Counted(Validated):
+        """Making a data set may read the names of all files in a folder: each is made once."""
+
+        def train_set(self):
+            made.append("train")
+            return super().train_set()
+
+        def test_set(self):
+            made.append("test")
+            return super().test_set()
+
+        def validation_set(self):
+            made.append("validation")
+            return super().validation_set()
+
+    record = run(QUICK, task=Counted())
+    assert sorted(made) == ["test", "train", "validation"]
     frame, summary = record.evaluations, record.summary
     assert list(frame.mark) == [0, 0.5, 1]
     assert frame.test_mae.isna().tolist() == [True, True, False]
-    task = Validated()
-    module = task.build_model()
     assert summary["final_mae"] == frame.mae.iloc[-1] != frame.test_mae.iloc[-1]
-    assert record.summary["metric"] == "mae"
-    assert isinstance(module, nn.Module)
+    assert summary["metric"] == "mae"
 
 
 def test_validation_samples_are_taken_out_of_the_training_set():
     settings = {"data": {"name": "digits", "train_samples": 100, "validation_samples": 30}}
     training, whole = prepared(**settings), prepared(data={"name": "digits", "train_samples": 100})
     data = training.task.data
-    rows = np.concatenate([data.train_x, data.validation_x]).reshape(100, -1)
-    assert np.array_equal(
-        np.unique(rows, axis=0), np.unique(whole.task.data.train_x.reshape(100, -1), axis=0)
+    rows = [*data.train_x, *data.validation_x]
+    assert sorted(map(np.ndarray.tobytes, rows)) == sorted(
+        map(np.ndarray.tobytes, whole.task.data.train_x)
     )
     assert (len(data.train_x), training.workload_samples) == (70, 48)
     shares = np.bincount(data.validation_y) / 30
@@ -217,11 +208,10 @@ def test_validation_samples_are_taken_out_of_the_training_set():
         prepared(Sums(), data={"validation_samples": 5})
 
 
-def test_a_task_runs_by_name_and_as_an_object(tmp_path):
+def test_a_task_runs_by_name_and_as_an_object():
     """The same training, the same journal."""
-    named = {"name": "tests.builders.tasks:Sums", "width": 5}
-    settings = QUICK | {"output": str(tmp_path)}
-    by_name, given_one = run(settings | {"task": named}), run(settings, task=Sums(width=5))
+    named = {"name": SUMS, "width": 5}
+    by_name, given_one = run(QUICK | {"task": named}), run(QUICK, task=Sums(width=5))
     assert by_name.summary["model"] == given_one.summary["model"] == "Sums"
     assert by_name.evaluations.equals(given_one.evaluations)
     assert by_name.pushes.loss.notna().all()
@@ -236,27 +226,6 @@ def test_only_so_many_samples_are_used():
     training = prepared(Sums(), data=data, workload={"epochs": 2})
     assert training.workload_samples == 20
     assert {index for each in training.shards.values() for index in each} == set(range(10))
-
-
-def test_data_sets_are_made_once_in_a_process():
-    """Making one may read the names of all files in a folder."""
-    made = []
-
-    class Counted(Validated):
-        def train_set(self):
-            made.append("train")
-            return super().train_set()
-
-        def test_set(self):
-            made.append("test")
-            return super().test_set()
-
-        def validation_set(self):
-            made.append("validation")
-            return super().validation_set()
-
-    run(QUICK | {"workers": [{"count": 3}], "data": {"partition": "shared"}}, task=Counted())
-    assert sorted(made) == ["test", "train", "validation"]
 
 
 def test_a_lazy_data_set_learns_as_one_in_memory():
@@ -277,7 +246,7 @@ def test_dirichlet_deals_by_targets_or_by_the_labels_of_the_task():
             return [len(row) % 2 for row in samples.rows]
 
     data = {"partition": "dirichlet", "alpha": 0.05}
-    training = prepared(Labelled(samples=400), data=data, workers=[{"count": 2, "step_s": 1}])
+    training = prepared(Labelled(samples=400), data=data)
     labels = np.array(Labelled().labels(Words(400)))
     shares = [labels[indices].mean() for indices in training.shards.values()]
     assert abs(shares[0] - shares[1]) > 0.2
@@ -285,13 +254,13 @@ def test_dirichlet_deals_by_targets_or_by_the_labels_of_the_task():
         prepared(Sums(), data=data)
 
 
-def test_regression_is_built_in(tmp_path):
+def test_regression_is_built_in():
     settings = QUICK | {
         "data": "diabetes",
         "model": {"name": "mlp", "hidden": [8]},
-        "workload": {"epochs": 20},
-        "update": {"lr": 0.02},
-        "output": str(tmp_path),
+        "batch_size": 16,
+        "workload": {"epochs": 6},
+        "update": {"lr": 0.1},
     }
     frame = run(settings).evaluations
     assert frame.loss.iloc[-1] < 0.8 * frame.loss.iloc[0]
@@ -366,28 +335,23 @@ def test_a_task_that_cannot_be_trained_is_refused(task, message):
         ({"task": "clasification"}, "task 'clasification' 'classification'"),
         ({"task": "tests.builders.tasks:Summs"}, "'Summs'"),
         ({"task": "tests.builders.tasks:not_a_task"}, "class"),
-        ({"task": {"name": "tests.builders.tasks:Sums", "deep": 1}}, "width samples"),
+        ({"task": {"name": SUMS, "deep": 1}}, "width samples"),
         ({"task": {"name": "classification", "deep": 1}}, "'deep'"),
-        ({"task": "tests.builders.tasks:Sums", "model": "lenet"}, "model: task Sums model"),
-        (
-            {"task": "tests.builders.tasks:Sums", "data": {"augment": "crop-flip"}},
-            "data.augment: task Sums",
-        ),
-        ({"task": "tests.builders.tasks:Sums", "batch_size": 25}, "batch_size: 25 24 Sums"),
+        ({"task": SUMS, "model": "lenet"}, "model: task Sums model"),
+        ({"task": SUMS, "data": {"augment": "crop-flip"}}, "data.augment: task Sums"),
+        ({"task": SUMS, "batch_size": 25}, "batch_size: 25 24 Sums"),
+        ({"task": SUMS, "init_from": "none.safetensors"}, "init_from:"),
         ({"task": "language-model"}, "labels digits"),
-        ({"data": "diabetes", "data.partition": "dirichlet"}, "numbers"),
+        ({"data": {"name": "diabetes", "partition": "dirichlet"}}, "numbers"),
     ],
 )
 def test_settings_that_do_not_go_with_a_task_are_refused(settings, message):
-    more = {key: value for key, value in settings.items() if "." not in key}
-    if "data.partition" in settings:
-        more["data"] = {"name": settings["data"], "partition": settings["data.partition"]}
     with pytest.raises(ConfigError, match=naming(message)):
-        prepared(**more)
+        prepared(**settings)
 
 
 def test_a_task_cannot_be_given_beside_a_model():
-    with pytest.raises(ConfigError, match="leave model out"):
+    with pytest.raises(ConfigError, match="model"):
         prepare(config.validate(QUICK), model=nn.Linear(1, 1), task=Sums())
 
 
@@ -415,9 +379,8 @@ def test_stages_need_a_loss_of_the_output():
 def test_other_seeds_have_other_weights_and_batches():
     training = prepared(Sums())
     other = training.with_seed(1)
-    assert not torch.equal(
-        FlatModel(training.build()).initial(), FlatModel(other.build()).initial()
-    )
+    one, two = (FlatModel(each.build()).initial() for each in (training, other))
+    assert not torch.equal(one, two)
     assert not np.array_equal(training.shards["worker-0"], other.shards["worker-0"])
     assert replace(other, experiment=training.experiment).experiment.seed == 0
 
@@ -425,28 +388,14 @@ def test_other_seeds_have_other_weights_and_batches():
 # ---- weights to start from ----
 
 
-@pytest.mark.parametrize("suffix", ["safetensors", "pt", "ckpt", "record"])
-def test_a_run_starts_from_a_file_of_weights(suffix, tmp_path):
+def test_a_run_starts_from_weights_of_a_file_or_of_a_record(tmp_path):
     """Its first evaluation is the last one of the run that left them."""
-    first = run(QUICK | {"task": "tests.builders.tasks:Sums"})
-    file, weights = tmp_path / f"w.{suffix}", first.state_dict()
-    match suffix:
-        case "record":
-            file = first.path
-        case "safetensors":
-            save_file(weights, file)
-        case "ckpt":
-            torch.save({"epoch": 3, "state_dict": weights}, file)
-        case _:
-            torch.save(weights, file)
-    second = run(QUICK | {"task": "tests.builders.tasks:Sums", "init_from": str(file)})
-    assert second.evaluations.mae.iloc[0] == first.evaluations.mae.iloc[-1]
-    assert second.evaluations.mae.iloc[-1] != first.evaluations.mae.iloc[-1]
-
-
-class Harmful:
-    def __reduce__(self):
-        return print, ("the pickle was executed",)
+    first, file = run(QUICK | {"task": SUMS}), tmp_path / "w.ckpt"
+    torch.save({"epoch": 3, "state_dict": first.state_dict()}, file)
+    for place in (file, first.path):
+        second = run(QUICK | {"task": SUMS, "init_from": str(place)})
+        assert second.evaluations.mae.iloc[0] == first.evaluations.mae.iloc[-1]
+        assert second.evaluations.mae.iloc[-1] != first.evaluations.mae.iloc[-1]
 
 
 @pytest.mark.parametrize(
@@ -462,21 +411,10 @@ class Harmful:
         ),
         ([1, 2], "state_dict"),
         ({"a": 1}, "state_dict"),
-        (Harmful(), "print"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(content, message, tmp_path, capsys):
+def test_weights_that_do_not_fit_are_refused(content, message, tmp_path):
     torch.save(content, tmp_path / "w.pt")
-    with pytest.raises(ConfigError, match=naming(message)) as error:
+    with pytest.raises(ConfigError, match=naming(f"init_from {message}")) as error:
         prepared(Sums(), init_from=str(tmp_path / "w.pt"))
-    assert str(error.value).startswith("init_from")
     assert len(str(error.value)) < 500
-    assert "executed" not in capsys.readouterr().out
-
-
-def test_a_file_of_weights_that_is_missing_or_cut_off(tmp_path):
-    with pytest.raises(ConfigError, match=naming("init_from:")):
-        prepared(Sums(), init_from=str(tmp_path / "none.safetensors"))
-    (tmp_path / "cut.safetensors").write_bytes(b"\x20\x00")
-    with pytest.raises(ConfigError, match=naming("init_from:")):
-        prepared(Sums(), init_from=str(tmp_path / "cut.safetensors"))

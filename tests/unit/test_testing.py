@@ -159,9 +159,8 @@ def without_shrinking():
 
 
 def test_a_sound_paradigm_passes():
-    check_paradigm(Sound, examples=10)
-    check_paradigm("bsp", lead_bound=0, examples=10)
-    check_paradigm(Probation, examples=30)
+    check_paradigm("bsp", lead_bound=0, examples=5)
+    check_paradigm(Probation, examples=10)
     check_paradigm(f"{__name__}:Sound", examples=3)
 
 
@@ -170,9 +169,9 @@ def test_a_sound_paradigm_passes():
     [
         (Meddling, AssertionError, "on_push"),
         (Greedy, IllegalDecision, "buffered"),
-        (Hanging, IllegalDecision, "leaves a deadlock"),
+        (Hanging, IllegalDecision, "deadlock"),
         (Idle, AssertionError, "applied"),
-        (Impatient, IllegalDecision, "leaves a deadlock"),
+        (Impatient, IllegalDecision, "deadlock"),
         (Forgetful, AssertionError, "restored"),
         (Hoarder, AssertionError, "applied dropped"),
         (Secretive, (IllegalDecision, TypeError), "set"),
@@ -184,16 +183,17 @@ def test_a_broken_one_is_found(broken, error, says):
         check_paradigm(broken)
 
 
+@pytest.mark.slow
 def test_a_deadlock_of_ordinary_runs_is_found():
     """A wrapper whose drops count in the clocks by which the paradigm inside holds workers."""
     inner = {"name": "hybrid", "k": 2, "staleness_tolerance": 0, "pull_interval": 3}
-    with pytest.raises(IllegalDecision, match="leaves a deadlock"):
+    with pytest.raises(IllegalDecision, match="deadlock"):
         check_paradigm(partial(Counting, inner), examples=400)
 
 
 def test_a_lead_beyond_what_was_promised_is_found():
-    check_paradigm(partial(make, "ssp", staleness=2), lead_bound=2, examples=10)
-    with pytest.raises(AssertionError, match="1 clocks ahead"):
+    check_paradigm(partial(make, "ssp", staleness=2), lead_bound=2, examples=5)
+    with pytest.raises(AssertionError, match=naming("1 ahead")):
         check_paradigm("asp", lead_bound=0)
 
 

@@ -31,7 +31,11 @@ from tests.builders.messages import naming, tells
 from tests.builders.reports import BASE
 from tests.fakes.engines import SETTINGS as LOSABLE, ScriptedEngine
 
-SETTINGS = BASE | {"paradigm": {"name": "ssp", "staleness": 3}, "evaluation": {"marks": 7}}
+SETTINGS = BASE | {
+    "paradigm": {"name": "ssp", "staleness": 3},
+    "evaluation": {"marks": 7},
+    "workload": {"samples": 800},
+}
 OFFLINE = {"wandb": {"name": "wandb", "mode": "offline"}, "mlflow": {"name": "mlflow"}}
 LIBRARIES = [pytest.param(name, marks=pytest.mark.slow) for name in OFFLINE]
 STAND_INS = Path(__file__).parents[1] / "fakes" / "libraries"
@@ -58,6 +62,18 @@ def stand_in(monkeypatch):
     monkeypatch.syspath_prepend(str(STAND_INS))
     monkeypatch.setitem(sys.modules, "wandb", None)  # what is there comes back afterwards
     del sys.modules["wandb"]
+
+
+def tracked(settings, track, *callbacks):
+    """A finished run, and what was said of its tracker: the first notice is the learning rate."""
+    notes = []
+    record = raysync.run(settings | {"track": track}, notify=notes.append, callbacks=callbacks)
+    assert record.summary["status"] == "finished"
+    return record, notes[1:]
+
+
+def wandb(**arguments):
+    return {"name": "wandb", **arguments}
 
 
 @pytest.fixture(params=[*LIBRARIES, "stand-in"])
@@ -137,15 +153,13 @@ def read_mlflow(folder):
         )
         for name, each in history.items()
     }
-    tags = run.data.tags
+    tags, artifacts = run.data.tags, client.list_artifacts(run.info.run_id, "record")
     about = {
         "name": run.info.run_name,
         "group": experiment.name,
         "tags": [tags["paradigm"], tags["engine"]],
         "status": tags["status"],
-        "files": {
-            Path(each.path).name for each in client.list_artifacts(run.info.run_id, "record")
-        },
+        "files": {Path(each.path).name for each in artifacts},
         **{name.removeprefix("summary/"): value for name, value in run.data.metrics.items()},
     }
     settings = {key: yaml.safe_load(value) for key, value in run.data.params.items()}
@@ -182,24 +196,20 @@ def read(library, folder):
 
 @pytest.mark.filterwarnings("ignore")  # those of the libraries, when they read
 def test_one_run_of_ours_is_one_run_of_theirs(library, settings):
-    notes = []
-    record = raysync.run(settings | {"track": [OFFLINE[library]]}, notify=notes.append)
-    assert len(notes) == 1, "the learning rate alone"
+    record, said = tracked(settings, [OFFLINE[library]])
+    assert said == []
     rows, theirs, status, about = read(library, record.path / library)
     evaluations, summary = record.evaluations, record.summary
-    samples = [round(each * 1600) for each in evaluations.progress]
+    samples = [round(each * 800) for each in evaluations.progress]
     for metric in ("accuracy", "loss"):
         steps, seconds, values = zip(*rows[f"evaluation/{metric}"], strict=True)
-        assert values == tuple(evaluations[metric])
-        assert list(steps) == samples
+        assert (list(steps), list(values)) == (samples, list(evaluations[metric]))
         assert seconds == pytest.approx(tuple(evaluations["at"]), abs=2e-3)
-    for name, key in (
-        ("run/samples_per_s", "throughput_samples_per_s"),
-        ("run/wait_share", "wait_fraction"),
-        ("staleness/mean", "staleness_mean"),
-        ("staleness/max", "staleness_max"),
-        ("lead/max", "lead_max"),
-    ):
+    named = {"run/samples_per_s": "throughput_samples_per_s", "run/wait_share": "wait_fraction"}
+    named |= {
+        name: name.replace("/", "_") for name in ("staleness/mean", "staleness/max", "lead/max")
+    }
+    for name, key in named.items():
         step, _, value = rows[name][-1]
         assert (step, value) == (summary["samples"], summary[key])
     assert set(zip(samples, evaluations["at"], strict=True)) <= {
@@ -246,9 +256,9 @@ class Lost(raysync.Callback):
 @pytest.mark.filterwarnings("ignore")  # those of the libraries, when they read
 def test_a_resumed_run_goes_on_in_its_run_of_theirs(library, settings):
     """In another process; what was logged already, and is computed again, is there once."""
-    tracked = settings | {"track": OFFLINE[library], "checkpoint": {"every_progress": 0.35}}
+    settings |= {"track": OFFLINE[library], "checkpoint": {"every_progress": 0.35}}
     with pytest.raises(RunFailed, match="lost"):
-        raysync.run(tracked, callbacks=[Lost()])
+        raysync.run(settings, callbacks=[Lost()])
     [folder] = Path(settings["output"]).glob("tiny/*")
     before, _, status, _ = read(library, folder / library)
     assert status == "FAILED"
@@ -256,7 +266,7 @@ def test_a_resumed_run_goes_on_in_its_run_of_theirs(library, settings):
     rows, _, status, about = read(library, folder / library)
     assert (status, about["status"]) == ("FINISHED", "finished")
     assert record.summary["lost_pushes"] > 0
-    evaluations = [round(each * 1600) for each in record.evaluations.progress]
+    evaluations = [round(each * 800) for each in record.evaluations.progress]
     assert [step for step, _, _ in rows["evaluation/loss"]] == evaluations
     assert len(before["evaluation/loss"]) < len(evaluations)
     steps = [step for step, _, _ in rows["run/samples_per_s"]]
@@ -264,12 +274,14 @@ def test_a_resumed_run_goes_on_in_its_run_of_theirs(library, settings):
     assert set(before["run/samples_per_s"]) < set(rows["run/samples_per_s"])
 
 
-def test_the_names_that_a_user_gives_hold(stand_in, settings):
-    """For the library's run, too."""
-    tracked = settings | {"track": {"name": "wandb", "id": "mine", "resume": "never"}}
-    record = raysync.run(tracked)
+def test_what_the_user_and_the_environment_say_holds(stand_in, settings, tmp_path, monkeypatch):
+    """The id of the library's run, and where its cache is if no folder is asked for."""
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "elsewhere"))
+    record, _ = tracked(settings, wandb(id="mine", resume="never"))
     [file] = (record.path / "wandb").glob("*.jsonl")
-    assert {begin["id"] for begin in lines_of(file)["begin"]} == {"mine"}
+    told = lines_of(file)
+    assert {begin["id"] for begin in told["begin"]} == {"mine"}
+    assert told["cache"] == [str(tmp_path / "elsewhere")]
 
 
 def test_rows_of_another_run_of_theirs_do_not_count(tmp_path):
@@ -294,30 +306,20 @@ def test_trials_are_grouped_under_the_name_of_their_sweep(
     the artifact if wanted.
     """
     monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "elsewhere"))
-    tracker = {"name": "wandb", "dir": str(tmp_path / "t"), "project": "p", "log_model": True}
+    tracker = wandb(dir=str(tmp_path / "t"), project="p", log_model=True)
     for name in ("0001", "0002"):
         experiment = config.validate(settings | {"name": name, "track": [tracker]})
         with engine_for(experiment) as engine:
             run_in(engine, prepare(experiment), experiment.paradigm, sweep="lr")
     told = [lines_of(file) for file in sorted((tmp_path / "t" / "wandb").iterdir())]
     begun = [begin for each in told for begin in each["begin"]]
-    assert len(begun) == 2
-    assert {(each["project"], each["group"]) for each in begun} == {("p", "lr")}
-    assert sorted(each["tags"][-1] for each in begun) == ["0001", "0002"]
+    about = [(each["project"], each["group"], each["tags"][-1]) for each in begun]
+    assert sorted(about) == [("p", "lr", "0001"), ("p", "lr", "0002")]
     assert not [*(tmp_path / "runs").rglob("wandb")]
     assert {each["cache"][0] for each in told} == {str(tmp_path / "t" / "wandb" / "cache")}
     models = {str(file) for file in (tmp_path / "runs").rglob("model.safetensors")}
     assert len(models) == 2
     assert {path for each in told for path in each["artifact"][0]} >= models
-
-
-def test_what_the_environment_says_holds_where_no_folder_is_asked_for(
-    stand_in, settings, tmp_path, monkeypatch
-):
-    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "elsewhere"))
-    record = raysync.run(settings | {"track": "wandb"})
-    [file] = record.path.glob("wandb/*")
-    assert lines_of(file)["cache"] == [str(tmp_path / "elsewhere")]
 
 
 @pytest.mark.slow
@@ -349,8 +351,10 @@ class Rows:
     def __init__(self, forgets):
         self.forgets, self.rows, self.returns = forgets, [], 0
 
-    def begin(self, run):
+    def begin(self, *_):
         pass
+
+    flush = end = close = begin
 
     def rewind(self, samples):
         self.returns += 1
@@ -364,15 +368,6 @@ class Rows:
 
     def log(self, row):
         self.rows.append(row)
-
-    def flush(self):
-        pass
-
-    def end(self, run):
-        pass
-
-    def close(self):
-        pass
 
 
 class Evaluating(ScriptedEngine):
@@ -439,52 +434,44 @@ def remarks(record):
 def test_a_tracker_that_fails_is_turned_off(stand_in, settings):
     """Its reason is told once, and the run is what it would have been."""
     alone = raysync.run(settings)
-    notes = []
-    wrong = {"name": "wandb", "mode": "nowhere"}
-
     before = psutil.Process().children()
 
     class Waits(raysync.Callback):
         def on_evaluation(self, evaluation, measures):
             if evaluation.mark == 0:  # until the reason has arrived
-                [child] = children_since(before)
-                psutil.wait_procs([child], timeout=60)
+                psutil.wait_procs(children_since(before), timeout=60)
 
-    record = raysync.run(settings | {"track": [wrong]}, notify=notes.append, callbacks=[Waits()])
-    [said] = notes[1:]
-    assert "wandb" in said
-    assert tells(said, "ValueError:"), "its first line"
+    record, [said] = tracked(settings, [wandb(mode="nowhere")], Waits())
+    assert tells(said, "wandb ValueError:"), "its first line"
     assert len(remarks(record)) <= 1, "or it is only known when the journal is closed"
-    assert record.summary["status"] == "finished"
     assert record.evaluations.equals(alone.evaluations)
 
 
 def test_those_behind_a_tracker_that_fails_are_still_told(settings, monkeypatch):
+    started = []
+
     def fails(self, run):
         raise OSError("no\nfile")
 
     class Started(raysync.Callback):
         def on_start(self, run):
-            notes.append(run.name)
+            started.append(run.name)
 
-    notes = []
     monkeypatch.setattr("raysync.tracking.tensorboard.EventFile.begin", fails)
-    tracked = settings | {"track": "tensorboard"}
-    record = raysync.run(tracked, notify=notes.append, callbacks=[Started()])
-    why = "The tracker tensorboard failed (no file): the run continues without it."
-    assert remarks(record) == [why]
-    assert notes[1:] == [f"After 0.0 s: {why}", record.path.name]
-    assert record.summary["status"] == "finished"
+    record, [said] = tracked(settings, "tensorboard", Started())
+    [remark] = remarks(record)
+    assert tells(remark, "tensorboard (no file)")
+    assert said.endswith(remark)
+    assert started == [record.path.name]
 
 
 def test_nothing_is_written_behind_the_end_of_a_journal(settings, monkeypatch):
-    notes = []
-    few = {"track": "tensorboard", "evaluation": {"marks": 1}, "workload": {"samples": 64}}
+    few = {"evaluation": {"marks": 1}, "workload": {"samples": 64}}
     monkeypatch.setattr("raysync.tracking.tensorboard.EventFile.flush", lambda self: 1 / 0)
-    record = raysync.run(settings | few, notify=notes.append)
+    record, said = tracked(settings | few, "tensorboard")
     *_, last = (record.path / "journal.jsonl").read_text().splitlines()
     assert isinstance(decode(last), Ended)
-    assert any("division by zero" in note for note in notes)
+    assert any("division by zero" in note for note in said)
 
 
 def test_a_library_that_hangs_delays_no_run_and_is_ended(stand_in, settings, monkeypatch):
@@ -495,26 +482,25 @@ def test_a_library_that_hangs_delays_no_run_and_is_ended(stand_in, settings, mon
     monkeypatch.setattr("raysync.tracking.library.IMPORT_LIMIT_S", 0.1)
     log, much = LibraryProcess.log, Row(0, 0.0, {"x" * 99_999: 0.0})
     monkeypatch.setattr(LibraryProcess, "log", lambda self, row: log(self, much))
-    notes = []
-    record = raysync.run(settings | {"track": "wandb"}, notify=notes.append)
-    assert record.summary["status"] == "finished"
-    [said] = notes[1:]
-    assert "wandb" in said
-    assert "0.1 s" in said
+    _, [said] = tracked(settings, "wandb")
+    assert tells(said, "wandb 0.1 s")
 
 
-@pytest.mark.parametrize(("mode", "limit"), [("away", "BEGIN_LIMIT_S"), ("endless", "END_LIMIT_S")])
-def test_a_library_that_waits_for_its_server_holds_nothing_up(
-    stand_in, settings, monkeypatch, mode, limit
+@pytest.mark.parametrize(
+    ("mode", "name", "value", "facts"),
+    [
+        ("away", "BEGIN_LIMIT_S", 0.1, "wandb 0.1 s"),
+        ("endless", "END_LIMIT_S", 0.1, "wandb 0.1 s"),
+        ("offline", "PROGRAM", "import os; os._exit(7)  # {path}", "wandb process 7"),
+    ],
+)
+def test_a_library_that_waits_for_its_server_or_dies_holds_nothing_up(
+    stand_in, settings, monkeypatch, mode, name, value, facts
 ):
     """What has not begun is waited for less than what sends the rest."""
-    monkeypatch.setattr(f"raysync.tracking.library.{limit}", 0.1)
-    notes = []
-    tracked = settings | {"track": {"name": "wandb", "mode": mode}}
-    record = raysync.run(tracked, notify=notes.append)
-    assert record.summary["status"] == "finished"
-    [said] = notes[1:]
-    assert tells(said, "wandb 0.1 s")
+    monkeypatch.setattr(f"raysync.tracking.library.{name}", value)
+    _, [said] = tracked(settings, wandb(mode=mode))
+    assert tells(said, facts)
 
 
 def test_a_library_that_begins_late_is_complete(stand_in, settings, monkeypatch):
@@ -529,20 +515,10 @@ def test_a_library_that_begins_late_is_complete(stand_in, settings, monkeypatch)
             while not (self.folder / "wandb.json").exists():
                 Event().wait(0.01)
 
-    notes = []
-    record = raysync.run(settings | {"track": "wandb"}, notify=notes.append, callbacks=[Begins()])
-    assert len(notes) == 1
+    record, said = tracked(settings, "wandb", Begins())
+    assert said == []
     _, _, status, _ = read_stand_in(record.path / "wandb")
     assert status == "FINISHED"
-
-
-def test_a_library_that_dies_is_told_of(stand_in, settings, monkeypatch):
-    monkeypatch.setattr("raysync.tracking.library.PROGRAM", "import os; os._exit(7)  # {path}")
-    notes = []
-    record = raysync.run(settings | {"track": "wandb"}, notify=notes.append)
-    assert record.summary["status"] == "finished"
-    *_, said = notes
-    assert tells(said, "process 7")
 
 
 def test_a_run_that_is_interrupted_says_so(stand_in, settings):
@@ -569,13 +545,9 @@ def test_a_library_whose_run_was_killed_is_told_that_it_failed(stand_in, tmp_pat
         {"begin": asdict(run), "arguments": {}},
         {"log": asdict(Row(8, 1.0, {"lead/max": 1.0}))},
     ]
+    program = PROGRAM.format(path=str(Path(raysync.__file__).parents[1]))
     subprocess.run(
-        [
-            sys.executable,
-            "-c",
-            PROGRAM.format(path=str(Path(raysync.__file__).parents[1])),
-            TRACKERS["wandb"],
-        ],
+        [sys.executable, "-c", program, TRACKERS["wandb"]],
         input="".join(json.dumps(message) + "\n" for message in messages),
         text=True,
         check=True,
@@ -631,8 +603,7 @@ def test_a_missing_record_still_closes_the_trackers(stand_in, settings, tmp_path
 
     class Removes(raysync.Callback):
         def on_evaluation(self, evaluation, measures):
-            if evaluation.mark > 0.3:
-                shutil.rmtree(tmp_path / "runs", ignore_errors=True)
+            shutil.rmtree(tmp_path / "runs", ignore_errors=True)
 
     with pytest.raises(RunFailed, match="cannot be written"):
         raysync.run(settings | {"track": "wandb"}, callbacks=[Removes()])
@@ -640,8 +611,7 @@ def test_a_missing_record_still_closes_the_trackers(stand_in, settings, tmp_path
 
 def test_the_files_of_a_tracker_are_uploaded_with_the_record(stand_in, settings, tmp_path):
     """Also what is only written when the run has ended."""
-    tracked = settings | {"output": f"file://{tmp_path}/bucket", "track": "wandb"}
-    raysync.run(tracked)
+    tracked(settings | {"output": f"file://{tmp_path}/bucket"}, "wandb")
     [folder] = (tmp_path / "bucket" / "tiny").iterdir()
     _, _, status, _ = read_stand_in(folder / "wandb")
     assert status == "FINISHED"

@@ -2,6 +2,7 @@
 
 import warnings
 from importlib import import_module
+from itertools import product
 
 import numpy as np
 import pytest
@@ -12,37 +13,36 @@ from raysync import config, run
 from raysync.config import Data
 from raysync.emulation.step_time import StepTime
 from raysync.errors import ConfigError
-from raysync.training.data import datasets
 from raysync.training.data.augment import crop_and_flip
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Batches, shards
 from raysync.training.data.data_set import data_set
 from raysync.training.data.datasets import load
 from raysync.training.evaluation import evaluate
-from raysync.training.models.builtin import MODELS, ModelPlan
+from raysync.training.models.builtin import ModelPlan
 from raysync.training.preparation import prepare
 from raysync.training.tasks.supervised import Classification
-from raysync.training.trials.cost import on_random_samples, step_flops, step_s
+from raysync.training.trials.cost import on_random_samples, step_flops
 from raysync.training.vectors.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
-from tests.builders.messages import naming, tells
+from tests.builders.messages import naming
 from tests.builders.models import built, half
 
 MNIST, CIFAR, DIGITS = (1, 28, 28), (3, 32, 32), (1, 8, 8)
 
 
-def build(source, shape=MNIST, classes=10, seed=0, **parameters):
-    return built(source, shape, classes, seed, **parameters)
+TEN = np.arange(2000) % 10
+"""The labels of 2,000 samples."""
 
 
-def dealt_out(data, labels, slots, seed):
+def build(source, shape=MNIST, seed=0, **parameters):
+    return built(source, shape, 10, seed, **parameters)
+
+
+def dealt_out(labels, slots, seed=1, **data):
     """Deal samples out to slots with batches of one size, or with those of a mapping."""
     sizes = slots if isinstance(slots, dict) else dict.fromkeys(slots, 8)
-    return shards(data, len(labels), lambda: labels, sizes, seed)
-
-
-def not_a_module():
-    return 3
+    return shards(Data(**data), len(labels), lambda: labels, sizes, seed)
 
 
 @pytest.mark.parametrize(
@@ -79,29 +79,22 @@ def test_fashion_cnn_computes_what_it_does_in_the_usual_order():
         model.zero_grad()
         output = model(x)
         nn.functional.cross_entropy(output, y).backward()
-        results.append(
-            [output.detach(), *(parameter.grad.clone() for parameter in parts.parameters())]
-        )
-    for ours, theirs in zip(*results, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+        gradients = [parameter.grad.clone() for parameter in parts.parameters()]
+        results.append([output.detach(), *gradients])
+    torch.testing.assert_close(*results, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("momentum", "moves"), [(0, False), (0.1, True)])
 def test_batch_norm_without_momentum_keeps_the_statistics_of_the_start(momentum, moves):
     model = build("fashion-cnn", momentum=momentum)
-    before = [buffer.clone() for name, buffer in model.named_buffers() if "running" in name]
+    statistics = [buffer for name, buffer in model.named_buffers() if "running" in name]
+    before = [buffer.clone() for buffer in statistics]
     model.train()(torch.rand(8, *MNIST))
-    after = [buffer for name, buffer in model.named_buffers() if "running" in name]
-    assert [not torch.equal(one, other) for one, other in zip(before, after, strict=True)] == [
-        moves
-    ] * 4
+    assert list(map(torch.equal, before, statistics)) == [not moves] * 4
 
 
 def test_initial_weights_are_a_function_of_the_seed():
-    states = [
-        torch.cat([p.reshape(-1) for p in build("mlp", seed=seed).parameters()])
-        for seed in (0, 0, 1)
-    ]
+    states = [FlatModel(build("mlp", seed=seed)).initial() for seed in (0, 0, 1)]
     assert torch.equal(states[0], states[1])
     assert not torch.equal(states[0], states[2])
     torch.manual_seed(5)
@@ -123,14 +116,13 @@ def test_initial_weights_are_a_function_of_the_seed():
         (half, DIGITS, {}, "10 2 10 samples 2 5"),
         (nn.Linear(8, 10), DIGITS, {}, "got (2, 1, 8, 10)"),
         ("tests.builders.models:half", DIGITS, {}, "got (2, 5)"),
-        (f"{__name__}:not_a_module", DIGITS, {}, "nn.Module"),
+        ("tests.builders.tasks:not_a_task", DIGITS, {}, "nn.Module"),
         (f"{__name__}:nothing", DIGITS, {}, "'nothing'"),
     ],
 )
 def test_models_that_do_not_fit(source, shape, parameters, says):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=naming(says)):
         build(source, shape, **parameters)
-    assert tells(str(raised.value), says)
 
 
 def test_parameters_must_be_float32_and_there():
@@ -149,26 +141,15 @@ def test_frozen_parameters_stay_out_of_the_vector():
 def test_digits_are_embedded():
     digits = load(Data(name="digits"))
     assert digits.train_x.dtype == np.uint8
-    assert (len(digits.train_x), len(digits.test_x), digits.classes, digits.input_shape) == (
-        1437,
-        360,
-        10,
-        DIGITS,
-    )
+    assert (len(digits.train_x), len(digits.test_x)) == (1437, 360)
+    assert (digits.classes, digits.input_shape) == (10, DIGITS)
     batch = digits.samples(digits.train_x)
-    assert batch.mean().item() == pytest.approx(0, abs=1e-3)
-    assert batch.std().item() == pytest.approx(1, abs=1e-3)
+    assert (batch.mean().item(), batch.std().item()) == pytest.approx((0, 1), abs=1e-3)
 
 
 def test_subsets_and_synthetic_sizes():
-    small = load(
-        Data(
-            name="synthetic",
-            train_samples=20,
-            test_samples=7,
-            parameters={"shape": [3, 4, 4], "classes": 5, "train": 50, "test": 30},
-        )
-    )
+    made = {"shape": [3, 4, 4], "classes": 5, "train": 50, "test": 30}
+    small = load(Data(name="synthetic", train_samples=20, test_samples=7, parameters=made))
     assert small.train_x.shape == (20, 3, 4, 4)
     assert (len(small.test_y), small.classes, small.mean.shape) == (7, 5, (3,))
 
@@ -180,13 +161,12 @@ def test_subsets_and_synthetic_sizes():
         ({"name": "mnist"}, "data.data_dir"),
         ({"name": "synthetic", "parameters": {"clases": 3}}, "'clases'"),
         ({"name": "synthetic", "parameters": {"classes": 0}}, "1"),
-        ({"name": f"{__name__}:not_a_module"}, "raysync.DataSet"),
+        ({"name": "tests.builders.tasks:not_a_task"}, "raysync.DataSet"),
     ],
 )
 def test_data_that_is_not_there(settings, says):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=naming(says)):
         load(Data(**settings))
-    assert tells(str(raised.value), says)
 
 
 def test_a_missing_download_says_where_to_put_which_files(tmp_path, monkeypatch):
@@ -198,102 +178,75 @@ def test_a_missing_download_says_where_to_put_which_files(tmp_path, monkeypatch)
         raise URLError("no network here")
 
     monkeypatch.setattr(vision.CIFAR10, "download", offline)
-    with pytest.raises(ConfigError) as raised:
+    facts = "no network here data_batch_5 test_batch"
+    with pytest.raises(ConfigError, match=naming(facts)):
         load(Data(name="cifar10", data_dir=tmp_path / "new"))
-    first, second = str(raised.value).splitlines()
-    assert "no network here" in first
-    assert tells(second, "data_batch_5 test_batch")
     assert not (tmp_path / "new").exists(), "nothing is left behind"
 
 
 @pytest.mark.parametrize(
-    ("train", "test", "says"),
+    ("x", "y", "says"),
     [
-        ((np.zeros((4, 2)), np.zeros(3, int)), (np.zeros((4, 2)), np.zeros(4, int)), "4 samples 3"),
-        ((np.zeros((4, 2)), np.zeros(4)), (np.zeros((4, 2)), np.zeros(4, int)), "numbers 0"),
-        ((np.zeros((4, 2)), -np.ones(4, int)), (np.zeros((4, 2)), np.zeros(4, int)), "numbers 0"),
-        (
-            (np.zeros((4, 2)), np.zeros(4, int)),
-            (np.zeros((4, 3)), np.zeros(4, int)),
-            "test samples (3,)",
-        ),
-        ((np.zeros((4, 2)), np.full(4, 9)), (np.zeros((4, 2)), np.zeros(4, int)), "label 9 3"),
-        ((np.zeros(4), np.zeros(4, int)), (np.zeros(4), np.zeros(4, int)), "dimension"),
+        (np.zeros((4, 2)), np.zeros(3, int), "4 samples 3"),
+        (np.zeros((4, 2)), np.zeros(4), "numbers 0"),
+        (np.zeros((4, 2)), -np.ones(4, int), "numbers 0"),
+        (np.zeros((4, 3)), np.zeros(4, int), "test samples (2,)"),
+        (np.zeros((4, 2)), np.full(4, 9), "label 9 3"),
+        (np.zeros(4), np.zeros(4, int), "dimension"),
     ],
 )
-def test_ones_own_arrays_are_checked(train, test, says):
-    with pytest.raises(ConfigError) as raised:
-        data_set("mine", train, test, classes=3)
-    assert tells(str(raised.value), says)
+def test_ones_own_arrays_are_checked(x, y, says):
+    with pytest.raises(ConfigError, match=naming(says)):
+        data_set("mine", (x, y), (np.zeros((4, 2)), np.zeros(4, int)), classes=3)
 
 
 def test_ones_own_floats_are_used_as_they_are():
     x = torch.randn(6, 4)
-    mine = data_set("mine", (x, torch.arange(6) % 3), (x, torch.arange(6) % 3))
+    mine = data_set("mine", *[(x, torch.arange(6) % 3)] * 2)
     assert mine.classes == 3
     assert torch.equal(mine.samples(mine.train_x), x)
 
 
-def test_iid_deals_everything_out_once():
-    labels = np.arange(103) % 10
-    dealt = dealt_out(Data(), labels, ["a", "b", "c"], 1)
-    assert sorted(np.concatenate(list(dealt.values()))) == list(range(103))
-    assert max(map(len, dealt.values())) - min(map(len, dealt.values())) <= 1
-    assert not np.array_equal(dealt["a"], dealt_out(Data(), labels, ["a", "b", "c"], 2)["a"])
-
-
 def test_dirichlet_deals_everything_out_once_and_unevenly():
-    labels = np.arange(2000) % 10
-    dealt = dealt_out(Data(partition="dirichlet", alpha=0.1), labels, ["a", "b", "c", "d"], 1)
-    assert sorted(np.concatenate(list(dealt.values()))) == list(range(2000))
-    share = np.bincount(labels[dealt["a"]], minlength=10) / len(dealt["a"])
-    even = dealt_out(Data(partition="dirichlet", alpha=1000.0), labels, ["a", "b", "c", "d"], 1)
-    even_share = np.bincount(labels[even["a"]], minlength=10) / len(even["a"])
-    assert share.max() > 2 * even_share.max()
+    largest = []
+    for alpha in (0.1, 1000.0):
+        dealt = dealt_out(TEN, "abcd", partition="dirichlet", alpha=alpha)
+        assert sorted(np.concatenate(list(dealt.values()))) == list(range(2000))
+        largest.append(np.bincount(TEN[dealt["a"]]).max() / len(dealt["a"]))
+    assert largest[0] > 2 * largest[1]
 
 
 def test_samples_are_dealt_out_in_proportion_to_the_batch_sizes():
-    labels = np.arange(2000) % 10
     sizes = {"a": 48, "b": 32, "c": 16, "d": 4}
-    dealt = dealt_out(Data(), labels, sizes, 1)
+    dealt = dealt_out(TEN, sizes)
     assert sorted(np.concatenate(list(dealt.values()))) == list(range(2000))
     for slot, shard in dealt.items():
         assert len(shard) == pytest.approx(20 * sizes[slot], abs=2)
-    few = dealt_out(Data(), labels[:4], {"a": 100, "b": 1, "c": 1}, 1)
+    few = dealt_out(TEN[:4], {"a": 100, "b": 1, "c": 1})
     assert [len(shard) for shard in few.values()] == [2, 1, 1], "none is empty"
-    even = dealt_out(Data(partition="dirichlet", alpha=1000.0), labels, sizes, 1)
+    even = dealt_out(TEN, sizes, partition="dirichlet", alpha=1000.0)
     assert len(even["a"]) == pytest.approx(960, rel=0.1), "alpha / 4 x 48 x 4 of its sum"
     assert len(even["d"]) == pytest.approx(80, rel=0.3)
 
 
 def test_slots_of_one_size_take_turns():
     """Runs of the same seed meet the same samples as they did when only that was possible."""
-    labels = np.arange(103)
-    whole = dealt_out(Data(), labels, ["a"], 3)["a"]
-    for index, shard in enumerate(dealt_out(Data(), labels, ["a", "b", "c"], 3).values()):
+    whole = dealt_out(TEN[:103], "a", seed=3)["a"]
+    for index, shard in enumerate(dealt_out(TEN[:103], "abc", seed=3).values()):
         assert list(shard) == list(whole[index::3])
+    assert list(whole) != list(dealt_out(TEN[:103], "a", seed=2)["a"])
 
 
 def test_shared_gives_everything_to_everybody():
-    dealt = dealt_out(Data(partition="shared"), np.arange(9), ["a", "b"], 0)
+    dealt = dealt_out(np.arange(9), "ab", partition="shared")
     assert [list(shard) for shard in dealt.values()] == [list(range(9))] * 2
 
 
 def test_partitions_that_cannot_be():
     with pytest.raises(ConfigError, match=naming("dealt")):
-        dealt_out(Data(), np.arange(2), ["a", "b", "c"], 0)
-    with pytest.raises(ConfigError, match="use a larger one"):
-        dealt_out(Data(partition="dirichlet", alpha=1e-6), np.zeros(50, int), ["a", "b", "c"], 0)
-
-
-def test_batches_are_a_function_of_seed_slot_and_clock():
-    shard = np.arange(100, 137)
-    one, other = Batches(shard, 3, "a"), Batches(shard, 3, "a")
-    forwards = [one.indices(clock, 8) for clock in range(20)]
-    backwards = [other.indices(clock, 8) for clock in reversed(range(20))]
-    assert all(np.array_equal(a, b) for a, b in zip(forwards, reversed(backwards), strict=True))
-    assert not np.array_equal(forwards[0], Batches(shard, 3, "b").indices(0, 8))
-    assert not np.array_equal(forwards[0], Batches(shard, 4, "a").indices(0, 8))
+        dealt_out(np.arange(2), "abc")
+    with pytest.raises(ConfigError, match=naming("data.alpha:")):
+        dealt_out(np.zeros(50, int), "abc", partition="dirichlet", alpha=1e-6)
 
 
 def test_each_pass_meets_every_sample_once():
@@ -310,22 +263,12 @@ def test_a_batch_may_be_larger_than_the_shard():
 
 def test_evaluation_counts_the_whole_test_set():
     x = np.eye(3, dtype=np.float32)[[0, 1, 2, 2, 1]]
-    mine = data_set("mine", (x, np.array([0, 1, 2, 2, 0])), (x, np.array([0, 1, 2, 2, 0])))
+    mine = data_set("mine", *[(x, np.array([0, 1, 2, 2, 0]))] * 2)
     flat = FlatModel(nn.Linear(3, 3, bias=False))
     task = Classification(None, mine)
     got = evaluate(flat, torch.eye(3).reshape(-1) * 10, task, task.test_set(), batch_size=2)
     assert got["accuracy"] == 0.8
     assert got["loss"] == pytest.approx((4 * 9e-5 + 10) / 5, rel=1e-2)
-
-
-def test_torchvision_works_beside_a_cpu_torch():
-    assert import_module("torchvision.models").resnet18
-    assert import_module("torchvision.transforms").Normalize
-
-
-def test_every_model_says_what_it_is():
-    assert all(model.__doc__ for model in MODELS.values())
-    assert all(function.__doc__ for function in datasets.DATASETS.values())
 
 
 def test_crop_and_flip_shifts_by_at_most_four_pixels_and_mirrors():
@@ -336,16 +279,13 @@ def test_crop_and_flip_shifts_by_at_most_four_pixels_and_mirrors():
     padded = torch.nn.functional.pad(images, (4, 4, 4, 4))
     seen = set()
     for image, around in zip(crop_and_flip(images, seed=1), padded, strict=True):
-        views = {
-            (top, left, flip): crop.flip(-1) if flip else crop
-            for top in range(9)
-            for left in range(9)
-            for flip in (False, True)
+        [view] = [
+            (top, left, flip)
+            for top, left, flip in product(range(9), range(9), (False, True))
             for crop in [around[:, top : top + 6, left : left + 5]]
-        }
-        matches = [key for key, view in views.items() if torch.equal(view, image)]
-        assert matches
-        seen.add(matches[0])
+            if torch.equal(crop.flip(-1) if flip else crop, image)
+        ]
+        seen.add(view)
     assert len(seen) > 20
     assert {flip for _, _, flip in seen} == {False, True}
 
@@ -364,41 +304,23 @@ def test_augmentation_is_a_function_of_seed_slot_and_clock():
 
 
 def test_only_images_are_augmented():
-    flat = data_set(
-        "flat", (np.zeros((8, 4)), np.zeros(8, int)), (np.zeros((8, 4)), np.zeros(8, int))
-    )
+    rows = np.zeros((8, 4)), np.zeros(8, int)
+    flat = data_set("flat", rows, rows)
     with pytest.raises(ConfigError, match=naming("crop-flip images")):
         prepare(config.validate({"data": {"augment": "crop-flip"}, "batch_size": 4}), data=flat)
 
 
 def test_a_resnet_trains():
     """The shortcut without parameters carries gradients: the loss of a small batch falls."""
-    training = prepare(
-        config.validate(
-            {
-                "model": "resnet20",
-                "data": {
-                    "name": "synthetic",
-                    "parameters": {"shape": [3, 16, 16], "train": 64, "test": 16},
-                },
-                "workers": [{"name": "w"}],
-            }
-        )
-    )
+    images = {"shape": [3, 16, 16], "train": 64, "test": 16}
+    data = {"name": "synthetic", "parameters": images}
+    training = prepare(config.validate({"model": "resnet20", "data": data}))
     computation = GradientComputation(training.build(), training.task)
     losses = []
     for _ in range(8):
-        losses.append(computation.compute(training.reader("w-0"), 0, 32))
+        losses.append(computation.compute(training.reader("worker-0"), 0, 32))
         computation.model.weights -= 0.1 * computation.model.gradient
     assert losses[-1] < losses[0] / 2
-
-
-def test_a_larger_model_costs_more_a_step():
-    """A hundredfold of arithmetic: no measurement is that unlucky."""
-    small, large = (
-        step_s(on_random_samples(ModelPlan(name, {}, CIFAR, 10))) for name in ("lenet", "resnet20")
-    )
-    assert 0 < small < large
 
 
 def test_more_server_shards_than_parameters():
@@ -430,25 +352,17 @@ def test_a_step_of_unknown_length_is_that_of_a_cpu_core_on_the_virtual_engine_al
         {"name": "timed", "step_s": 3},
         {"name": "traced", "trace": [1, 2]},
     ]
-    settings = {
-        "workers": groups,
-        "model": "mlp",
-        "data": {"name": "digits", "train_samples": 50},
-        "batch_size": 8,
-    }
+    data = {"name": "digits", "train_samples": 50}
+    settings = {"workers": groups, "model": "mlp", "data": data, "batch_size": 8}
     expected = flops("mlp", batch_size=8)
     for engine in ("virtual", "ray"):
         training = prepare(config.validate(settings | {"engine": engine}))
         silent = expected / 1e11 if engine == "virtual" else None
-        assert [
-            training.groups[slot].step_s
-            for slot in ("silent-0", "silent-1", "rated-0", "timed-0", "traced-0")
-        ] == [silent, silent, expected / 1e9, 3, None]
+        steps_s = [group.step_s for group in training.groups.values()]
+        assert steps_s == [silent, silent, expected / 1e9, 3, None]
         assert training.estimated_s == ({"silent": silent} if silent else {})
-        assert (
-            StepTime(training.groups["rated-0"], 0, "rated-0", 8).seconds(0, 8, computed_s=99)
-            == expected / 1e9
-        )
+        rated = StepTime(training.groups["rated-0"], 0, "rated-0", 8)
+        assert rated.seconds(0, 8, computed_s=99) == expected / 1e9
         assert training.groups["silent-0"].speed == 0.5
 
 
