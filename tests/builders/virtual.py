@@ -68,6 +68,10 @@ def weights_of(driver, server="server"):
     return weights
 
 
+def of(lines, kind):
+    return [line for line in lines if isinstance(line, kind)]
+
+
 def entries(lines, kind):
     return [line for line in lines if isinstance(line, Entry) and isinstance(line.event, kind)]
 
@@ -123,6 +127,10 @@ def deep():
         nn.Tanh(),
         nn.Linear(4, 4),
     )
+
+
+def with_statistics():
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4))
 
 
 def cut_task(modules, groups, **settings):

@@ -1,5 +1,6 @@
 """A run that stops early: the beginning of the run that does not, and a last evaluation."""
 
+from contextlib import nullcontext
 from functools import partial
 from math import isnan, nan
 
@@ -22,7 +23,7 @@ from raysync.training.preparation import prepare
 from tests.builders.messages import Telling, naming
 from tests.builders.models import last_measured, measured
 from tests.builders.reports import BASE
-from tests.builders.virtual import DATA, TIMING, deep, learn, replayed, run
+from tests.builders.virtual import DATA, TIMING, deep, learn, of, replayed, run
 from tests.engine.world import run_in
 
 JITTER = {"distribution": "lognormal", "sigma": 0.3}
@@ -56,10 +57,6 @@ BY = {
     "at_target": ("stop.at_target", "reached"),
     "after_s": ("stop.after_s", "cut"),
 }
-
-
-def of(lines, kind):
-    return [line for line in lines if isinstance(line, kind)]
 
 
 @pytest.mark.parametrize(
@@ -251,24 +248,24 @@ def test_what_cannot_stop_a_run_is_refused(settings, said):
         config.validate(settings)
 
 
-def test_metrics_are_refused_by_name_where_they_are_known():
-    primary = PrimaryMetric("f1", "max")
-    experiment = config.validate({"stop": {"patience": 1, "metric": "recal"}})
-    with pytest.raises(ConfigError, match=naming("stop.metric: 'recal' 'recall'")):
-        check_metrics(experiment, ("f1", "recall", "loss"), primary)
-    experiment = config.validate({"stop": {"when": {"recal": 0.5}}})
-    with pytest.raises(ConfigError, match=naming("stop.when[0].metric: 'recal' 'recall'")):
-        check_metrics(experiment, ("f1", "recall", "loss"), primary)
-    experiment = config.validate({"stop": {"when": {"recall": 0.5}}})
-    with pytest.raises(ConfigError, match=naming("stop.when[0]: 'recall' max min")):
-        check_metrics(experiment, ("f1", "recall", "loss"), primary)
-    experiment = config.validate({"stop": {"when": {"f1": 0.5}}})
-    check_metrics(experiment, ("f1", "recall", "loss"), primary)
-    experiment = config.validate({"stop": {"patience": 1, "metric": "recall"}})
-    with pytest.raises(ConfigError, match=naming("stop.mode: 'recall'")):
-        check_metrics(experiment, None, primary)
-    experiment = config.validate({"stop": {"patience": 1, "metric": "loss"}})
-    check_metrics(experiment, ("f1", "recall", "loss"), primary)
+F1_AND_RECALL = ("f1", "recall", "loss")
+
+
+@pytest.mark.parametrize(
+    ("stop", "known", "says"),
+    [
+        ({"patience": 1, "metric": "recal"}, F1_AND_RECALL, "stop.metric: 'recal' 'recall'"),
+        ({"when": {"recal": 0.5}}, F1_AND_RECALL, "stop.when[0].metric: 'recal' 'recall'"),
+        ({"when": {"recall": 0.5}}, F1_AND_RECALL, "stop.when[0]: 'recall' max min"),
+        ({"patience": 1, "metric": "recall"}, None, "stop.mode: 'recall'"),
+        ({"when": {"f1": 0.5}}, F1_AND_RECALL, ""),
+        ({"patience": 1, "metric": "loss"}, F1_AND_RECALL, ""),
+    ],
+)
+def test_metrics_are_refused_by_name_where_they_are_known(stop, known, says):
+    experiment = config.validate({"stop": stop})
+    with pytest.raises(ConfigError, match=naming(says)) if says else nullcontext():
+        check_metrics(experiment, known, PrimaryMetric("f1", "max"))
 
 
 def test_a_metric_that_is_not_returned_ends_the_run(tmp_path, monkeypatch, one_thread):
@@ -278,8 +275,4 @@ def test_a_metric_that_is_not_returned_ends_the_run(tmp_path, monkeypatch, one_t
     with pytest.raises(RunFailed, match=naming("stop.metric: 'f1'")):
         raysync.run(BASE | {"output": str(tmp_path), "stop": stop})
     [record] = (tmp_path / "tiny").iterdir()
-    assert of_status(record) == "failed"
-
-
-def of_status(folder):
-    return raysync.load(folder).summary["status"]
+    assert raysync.load(record).summary["status"] == "failed"

@@ -122,20 +122,40 @@ def test_with_error_feedback_nothing_is_lost(name, parameters, buffers, shards, 
     torch.testing.assert_close(came + residual, sent, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"momentum": 0.9, "weight_decay": 0.1},
+        {"clip_norm": 0.5},
+        {"optimizer": "adamw", "lr": 0.01},
+        {"optimizer": "rmsprop", "lr": 0.01},
+        {"delay_compensation": {"name": "adaptive"}, "staleness_scaling": "inverse"},
+    ],
+)
 @pytest.mark.parametrize("name", CODECS)
-def test_a_server_steps_on_what_has_come(name):
-    size, buffers = 2100, 5
-    wire, vector = Wire(name, size, buffers), vector_of(size + buffers, 7)
-    stores = [
-        ParameterStore(torch.zeros(size + buffers), size, Update(lr=1.0), wire=each)
-        for each in (name, "float32")
-    ]
-    for _ in range(2):
-        pushes = [wire.encode(vector, seed=seed).clone() for seed in range(3)]
-        stores[0].apply(update_plan([8, 4, 2]), pushes)
-        decoded = [gradient_of(name, each, size, buffers).float() for each in pushes]
-        stores[1].apply(update_plan([8, 4, 2]), [torch.cat([d, vector[size:]]) for d in decoded])
-        assert torch.equal(stores[0].publish(), stores[1].publish())
+def test_what_is_added_and_stepped_on_is_in_float32(name, update):
+    """Bit by bit as if the decoded vectors had come; what has come is not written to."""
+    size, buffers, draw = 1030, 3, torch.Generator().manual_seed(0)
+    wire, compensates = Wire(name, size, buffers), "delay_compensation" in update
+    initial = torch.randn(size + buffers, generator=draw)
+    own, plain = (
+        ParameterStore(initial, size, Update(**update), wire=each) for each in (name, "float32")
+    )
+    for version in range(6):
+        pushes = 1 + version % 3
+        vectors = [torch.randn(size + buffers, generator=draw) for _ in range(pushes)]
+        bases = [torch.randn(size + buffers, generator=draw) for _ in range(pushes * compensates)]
+        plan = update_plan([8, 3, 5][:pushes], progress=0.1, staleness=[1, 3, 2][:pushes])
+        arrived = [wire.encode(vector, seed=version).clone() for vector in vectors]
+        kept = [each.clone() for each in arrived]
+        decoded = [gradient_of(name, each, size, buffers).float() for each in arrived]
+        own.apply(plan, [*arrived, *bases])
+        buffered = zip(decoded, vectors, strict=True)
+        plain.apply(plan, [*(torch.cat([d, vector[size:]]) for d, vector in buffered), *bases])
+        for before, after in zip(kept, arrived, strict=True):
+            assert torch.equal(before.view(torch.int32), after.view(torch.int32))
+        assert torch.equal(own.publish(), plain.publish())
+    assert own.version == 6
 
 
 def net():

@@ -85,18 +85,6 @@ def test_the_loss_is_convex(x, y, w, v, share):
     )
 
 
-@given(batches, weights)
-@settings(max_examples=30)
-def test_unit_norm_changes_no_prediction(x, w):
-    plain, scaled = flat(unit_norm=False), flat()
-    for model in (plain, scaled):
-        model.read_weights(torch.from_numpy(w))
-    with torch.no_grad():
-        logits, smaller = plain.module(torch.from_numpy(x)), scaled.module(torch.from_numpy(x))
-    lengths = torch.from_numpy(np.sqrt((x**2).sum(axis=1, keepdims=True) + 1))
-    assert torch.allclose(smaller * lengths, logits, rtol=1e-4, atol=1e-2)
-
-
 def test_it_begins_at_0_with_the_bias_as_last_column():
     model = flat(unit_norm=False)
     assert not model.weights.any()
@@ -108,28 +96,6 @@ def test_it_begins_at_0_with_the_bias_as_last_column():
 
 
 vectors = arrays(np.float32, 5, elements=st.floats(-1e3, 1e3, width=32))
-
-
-@given(
-    vectors,
-    st.lists(vectors, min_size=1, max_size=5),
-    st.floats(1e-2, 1e3),
-    st.sampled_from(
-        [{}, {"momentum": 0.9}, {"optimizer": "adam"}, {"weight_decay": 0.1}, {"clip_norm": 1.0}]
-    ),
-)
-@settings(max_examples=40)
-def test_parameters_never_leave_the_ball(initial, gradients, radius, update):
-    """Whatever the optimizer; and one without projection is where the projected one is before it
-    projects.
-    """
-    store = ParameterStore(
-        torch.from_numpy(initial), 5, Update(lr=0.1, project_radius=radius, **update)
-    )
-    for gradient in [None, *gradients]:
-        if gradient is not None:
-            store.apply(update_plan([1]), [torch.from_numpy(gradient)])
-        assert torch.linalg.vector_norm(store.publish()) <= radius * (1 + 1e-6)
 
 
 @given(vectors, vectors, st.floats(1e-2, 1e4))

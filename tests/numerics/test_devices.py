@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from raysync import config
 from raysync.config import Update, WorkerGroup
 from raysync.errors import ConfigError
 from raysync.training.evaluation import evaluate
+from raysync.training.formats.state_file import decode, encode
 from raysync.training.optim import flat_optimizer, optimizers
 from raysync.training.preparation import prepare
 from raysync.training.server import parameter_store
@@ -62,11 +63,10 @@ def test_two_devices_average_to_the_gradient_of_the_whole_batch(batch_size):
 
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu"]])
 def test_a_gradient_comes_into_the_vector_that_is_given(devices):
-    _, expected, computation = gradient(devices, model=batch_normed())
+    _, expected, _ = gradient(devices, model=batch_normed())
     given = torch.full_like(expected, float("nan"))
-    _, vector, computation = gradient(devices, model=batch_normed(), into=given)
+    *_, computation = gradient(devices, model=batch_normed(), into=given)
     assert torch.equal(given, expected)
-    assert torch.equal(vector, expected)
     assert computation.model.outgoing.data_ptr() == given.data_ptr(), "without a copy"
 
 
@@ -179,27 +179,18 @@ def test_a_store_stays_on_the_device_of_its_vectors(monkeypatch, settings):
     assert {each.device.type for each in kept if isinstance(each, torch.Tensor)} == {"meta"}
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=needs_gpu)])
-def test_a_store_goes_on_from_a_state_on_its_own_device(device):
+@needs_gpu
+def test_a_store_goes_on_from_a_state_on_its_own_device():
+    """Bit by bit, as on a CPU: see test_snapshots.py."""
     update = Update(momentum=0.9, delay_compensation="adaptive")
-    initial, *vectors = torch.randn(4, 12, generator=torch.Generator().manual_seed(0)).to(device)
+    initial, *vectors = torch.randn(4, 12, generator=torch.Generator().manual_seed(0)).cuda()
     stores = [parameter_store.ParameterStore(initial, 10, update) for _ in range(2)]
-
-    def apply(store):
-        store.apply(
-            update_plan([5, 5, 5], ["a", "b", None], staleness=[0, 1, 2]),
-            [*vectors, *[initial] * 3],
-        )
-
-    apply(stores[0])
-    saved = tree_map(
-        lambda each: each.cpu().clone() if isinstance(each, torch.Tensor) else each,
-        dict(stores[0].state()),
-    )
-    stores[1].restore(saved)
+    plan = update_plan([5, 5, 5], ["a", "b", None], staleness=[0, 1, 2])
+    stores[0].apply(plan, [*vectors, *[initial] * 3])
+    stores[1].restore(decode(encode(stores[0].state())))
     for store in stores:
-        apply(store)
-    assert stores[1].publish().device.type == device.partition(":")[0]
+        store.apply(plan, [*vectors, *[initial] * 3])
+    assert stores[1].publish().is_cuda
     assert torch.equal(stores[0].publish(), stores[1].publish())
 
 
@@ -273,23 +264,12 @@ def losses_of_one_batch(name, device, precision):
     return losses
 
 
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize(
-    ("name", "device", "precision"),
-    [
-        ("alexnet-small", "cpu", "bf16"),
-        *(
-            pytest.param(name, "cuda:0", precision, marks=needs_gpu)
-            for name in ("alexnet-small", "resnet20")
-            for precision in ("float32", "tf32", "bf16")
-        ),
-    ],
-)
-def test_models_learn_in_every_precision_as_in_float32_on_a_cpu(name, device, precision):
-    exact, losses = (
-        losses_of_one_batch(name, "cpu", "float32"),
-        losses_of_one_batch(name, device, precision),
-    )
+@needs_gpu
+@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
+@pytest.mark.parametrize("name", ["alexnet-small", "resnet20"])
+def test_models_learn_in_every_precision_as_in_float32_on_a_cpu(name, precision):
+    exact = losses_of_one_batch(name, "cpu", "float32")
+    losses = losses_of_one_batch(name, "cuda:0", precision)
     assert exact[-1] < 0.97 * exact[0]
     assert losses == pytest.approx(exact, rel=0.02)
     assert losses != exact or precision == "float32"

@@ -77,19 +77,6 @@ def test_phases_change_settings_and_nothing_else(updates):
     assert x == pytest.approx(by_hand(updates, sizes), abs=1e-5)
 
 
-def test_a_switch_with_momentum_goes_on_where_the_direction_was():
-    """lr 1, m 0.5, gradients 1, then 0: 1 goes to 0 (v = 1), then by 0.5, and with momentum 0 no
-    further.
-    """
-    update = Update(lr=1.0, momentum=0.5, phases={"asp": {"lr": 0.1}, "end": {"momentum": 0}})
-    store = ParameterStore(torch.ones(1), 1, update)
-    moved = [
-        apply(store, phase, [g], [1], 0.0)
-        for phase, g in [("bsp", 1.0), ("asp", 0.0), ("end", 0.0), ("bsp", 0.0)]
-    ]
-    assert moved == pytest.approx([0.0, -0.05, -0.05, -0.05])
-
-
 @pytest.mark.parametrize(
     ("ramp", "since", "expected"),
     [

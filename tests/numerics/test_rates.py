@@ -9,7 +9,6 @@ from typing import ClassVar
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch.nn.functional import cross_entropy
 
 import raysync
 from raysync import config
@@ -18,13 +17,13 @@ from raysync.core.decisions import Apply, Switch
 from raysync.core.events import Pushed
 from raysync.core.journal import Entry
 from raysync.core.replay import replay
-from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.bsp import BSP
 from raysync.training.optim.lr_schedule import rate_in_force
 from raysync.training.preparation import prepare
 from raysync.training.server.parameter_store import ParameterStore
 from tests.builders.paradigms import VARIANTS
+from tests.builders.plain_torch import flat, trained_on_whole_batches
 from tests.builders.tasks import Sums
 from tests.builders.virtual import entries, learn, run, timed, weights_of
 
@@ -53,20 +52,6 @@ def printed(text):
     return float(re.findall(r"\d[\d.]*(?:e-?\d+)?", text)[-1])
 
 
-def train_alone(training, optimizer):
-    """torch, one process, one batch made of the workers' batches."""
-    module = training.build()
-    made = optimizer(module.parameters())
-    batches = [training.batches(slot) for slot in training.shards]
-    for clock in range(ROUNDS):
-        indices = [index for each in batches for index in each.indices(clock, BATCH)]
-        made.zero_grad()
-        logits = module(training.data.samples(training.data.train_x[indices]))
-        cross_entropy(logits, torch.from_numpy(training.data.train_y[indices])).backward()
-        made.step()
-    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
-
-
 @pytest.mark.parametrize("scaling", [{}, LINEAR, NONE], ids=["default", "linear", "none"])
 @pytest.mark.parametrize("name", KINDS)
 def test_bsp_is_the_n_fold_batch_at_the_printed_rate(name, scaling):
@@ -76,27 +61,28 @@ def test_bsp_is_the_n_fold_batch_at_the_printed_rate(name, scaling):
     expected = {"linear": 0.012, "none": 0.004}[training.experiment.update.lr_scaling]
     assert rate == pytest.approx(expected)
     _, driver = learn(training)
+    sizes = [[BATCH] * WORKERS] * ROUNDS
     right, wrong = (
-        train_alone(training, lambda own, lr=lr: KINDS[name](own, lr=lr, weight_decay=0.01))
+        flat(
+            trained_on_whole_batches(
+                training, partial(KINDS[name], lr=lr, weight_decay=0.01), sizes
+            )
+        )
         for lr in (rate, 3 * rate)
     )
     assert (weights_of(driver) - right).abs().max().item() < 1e-3
     assert (wrong - right).abs().max().item() > 3e-3
 
 
+ADAPTIVE = ["adam", "AdamW", "adamax", "NAdam", "RAdam", "rmsprop", "Adagrad", "adadelta", "Rprop"]
+
+
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
     [
         *((name, "linear") for name in ("sgd", "SGD", "ASGD")),
-        *(
-            (name, "none")
-            for name in (
-                *("adam", "AdamW", "adamax", "NAdam", "RAdam", "rmsprop", "Adagrad", "adadelta"),
-                "Rprop",
-                {"name": "Adam", "amsgrad": True},
-                "tests.builders.optimizers:Counting",
-            )
-        ),
+        *((name, "none") for name in (*ADAPTIVE, "tests.builders.optimizers:Counting")),
+        ({"name": "Adam", "amsgrad": True}, "none"),
     ],
 )
 def test_the_default_follows_the_optimizer_and_what_is_given_wins(optimizer, expected):
@@ -130,14 +116,6 @@ def test_a_record_has_what_was_in_force_and_keeps_it(tmp_path, name, expected):
     assert kept.experiment.update.lr_scaling == other
     with (record.path / "journal.jsonl").open() as journal:
         assert not replay(journal, rebuild).difference
-
-
-def test_a_sweep_of_optimizers_has_the_default_of_each():
-    found = [
-        config.parse("update: {lr: 0.01}", [f"update.optimizer={name}"], source="x").update
-        for name in ("sgd", "adam")
-    ]
-    assert [each.lr_scaling for each in found] == ["linear", "none"]
 
 
 class Bringing(Sums):
@@ -268,14 +246,6 @@ def test_the_root_of_the_workers_whatever_an_update_has(lr, workers, name):
     assert approx(printed(rate_in_force(update, Uncounted(), workers))) == lr / sqrt(workers)
 
 
-def test_with_local_steps_too_the_rate_can_be_divided_by_the_root():
-    given = SETTINGS | {"update": {"lr_scaling": "inverse-root"}, "local": {"steps": 2}}
-    training = prepare(config.validate(given))
-    assert training.experiment.update.lr == 1
-    text = training.rate_in_force(ParadigmChoice(name="asp"))
-    assert printed(text) == approx(1 / sqrt(WORKERS))
-
-
 def test_the_schedule_is_named():
     update = Update(schedule={"name": "cosine", "warmup": 0.25})
     text = rate_in_force(update, make("bsp"), 4)
@@ -289,11 +259,6 @@ def test_a_run_says_its_rate(tmp_path, trains):
     timing = {} if trains else {"timing": "only"}
     raysync.run(SETTINGS | {"output": str(tmp_path)} | timing, notify=told.append)
     assert any("lr" in each and "0.15" in each for each in told) == trains
-
-
-def test_a_misspelt_optimizer_is_still_named():
-    with pytest.raises(ConfigError, match=r"update\.optimizer"):
-        config.validate({"update": {"optimizer": 5}})
 
 
 @pytest.mark.parametrize(

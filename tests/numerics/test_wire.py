@@ -77,44 +77,6 @@ def test_every_shard_gets_its_part(parameters, buffers, shards, name, seed):
     assert torch.equal(behind, vector[parameters:]), "the end of all parts are the buffers"
 
 
-@pytest.mark.parametrize(
-    "update",
-    [
-        {"momentum": 0.9, "weight_decay": 0.1},
-        {"combine": "sum", "clip_norm": 0.5, "lr_scaling": "none"},
-        {"optimizer": "adamw", "lr": 0.01},
-        {"optimizer": "rmsprop", "lr": 0.01},
-        {"staleness_scaling": "inverse"},
-        {"delay_compensation": {"name": "adaptive"}, "staleness_scaling": "inverse"},
-    ],
-)
-def test_what_is_added_and_stepped_on_is_in_float32(update):
-    """Bit by bit as if vectors had come in float32, rounded; what has come is not written to."""
-    size, buffers, draw = 9, 3, torch.Generator().manual_seed(0)
-    wire, compensates = Wire("bf16", size, buffers), "delay_compensation" in update
-    initial = torch.randn(size + buffers, generator=draw)
-    stores = {
-        name: ParameterStore(initial, size, Update(**update), wire=name)
-        for name in ("float32", "bf16")
-    }
-    for version in range(6):
-        pushes = 1 + version % 3
-        vectors = [torch.randn(size + buffers, generator=draw) for _ in range(pushes)]
-        bases = [torch.randn(size + buffers, generator=draw) for _ in range(pushes * compensates)]
-        plan = update_plan([8, 3, 5][:pushes], progress=0.1, staleness=[1, 3, 2][:pushes])
-        arrived = {
-            "float32": [torch.cat([rounded(each[:size]), each[size:]]) for each in vectors],
-            "bf16": [wire.encode(each).clone() for each in vectors],
-        }
-        for name, store in stores.items():
-            kept = [each.clone() for each in arrived[name]]
-            store.apply(plan, [*arrived[name], *bases])
-            for before, after in zip(kept, arrived[name], strict=True):
-                assert torch.equal(before.view(torch.int32), after.view(torch.int32))
-        assert torch.equal(stores["bf16"].publish(), stores["float32"].publish())
-    assert stores["bf16"].version == 6
-
-
 SETTINGS = {"data": {"name": "digits", "train_samples": 100}, "workers": [{"name": "w"}]}
 
 
@@ -143,37 +105,27 @@ def test_a_worker_sends_its_gradient_rounded_once(devices, given):
     assert sent["bf16"].view(torch.int32)[-2] == 1, "batches seen"
 
 
+WITHOUT_MODEL = {"vector_bytes": 100, "link": {"bandwidth_bytes_per_s": 100}}
+"""Of 100 bytes, 25 numbers, 13 pairs are sent."""
+
+
 @pytest.mark.parametrize(
-    ("network", "pull_s", "push_s"),
+    ("network", "times"),
     [
-        ({"link": {"bandwidth_bytes_per_s": BYTES}}, 1, 0.5),
-        ({"server_bandwidth_bytes_per_s": BYTES}, 1, 0.5),
+        ({"link": {"bandwidth_bytes_per_s": BYTES}}, [2.5, 5, 7.5]),
+        ({"server_bandwidth_bytes_per_s": BYTES}, [2.5, 5, 7.5]),
+        ({"update_bytes_per_s": BYTES}, [1, 2.5, 4]),
+        (WITHOUT_MODEL, [2.52, 5.04, 7.56]),
     ],
+    ids=["link", "server's link", "update", "without a model"],
 )
-def test_a_push_takes_half_the_time_of_a_pull(network, pull_s, push_s):
+def test_a_push_takes_half_the_time_of_a_pull(network, times):
+    """And a server reads half the bytes, which the worker waits for."""
     settings = {"workers": [{"step_s": 1}], "workload": {"samples": 3}, "cluster": BF16}
-    cycle_s = pull_s + 1 + push_s
-    times = push_times(run(timed(network=network, **settings), "asp"))
-    assert times == {"worker-0": [cycle_s, 2 * cycle_s, 3 * cycle_s]}
-
-
-def test_a_server_reads_half_the_bytes():
-    """And the worker waits for the update."""
-    settings = {"workers": [{"step_s": 1}], "workload": {"samples": 3}, "cluster": BF16}
-    times = push_times(run(timed(network={"update_bytes_per_s": BYTES}, **settings), "asp"))
-    assert times == {"worker-0": [1, 2.5, 4]}
-
-
-def test_a_size_that_is_given_is_halved_too():
-    """Where no model is built: of 100 bytes, 25 numbers, 13 pairs are sent."""
-    settings = {
-        "workers": [{"step_s": 1}],
-        "workload": {"samples": 1},
-        "network": {"vector_bytes": 100, "link": {"bandwidth_bytes_per_s": 100}},
-        "cluster": BF16,
-    }
-    training = prepare(config.validate(TIMING | settings))
-    assert push_times(run(training, "asp")) == {"worker-0": [1 + 1 + 0.52]}
+    settings |= TIMING | {"network": network}
+    is_sized = network is WITHOUT_MODEL
+    training = prepare(config.validate(settings)) if is_sized else timed(**settings)
+    assert push_times(run(training, "asp")) == {"worker-0": pytest.approx(times)}
 
 
 @pytest.mark.parametrize(
