@@ -84,6 +84,13 @@ def trained_alone(task, plan):
     return modules
 
 
+def recorded(task, output, **more):
+    """The record of a run with one worker, and the module that plain torch trains."""
+    record = raysync.run(settings(output=str(output), **more), task=task)
+    [module] = trained_alone(task, plan(task))
+    return record, module
+
+
 def check_trained_as_alone(task, workers=1, **more):
     """Check that a virtual run of BSP trains a task to the weights of `trained_alone`."""
     training = plan(task, workers, **more)

@@ -133,6 +133,20 @@ def with_statistics():
     return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4))
 
 
+def learning(**more):
+    """A task with states of its optimizer, statistics and best model; its workers' steps vary."""
+    settings = {
+        "engine": "virtual",
+        "batch_size": 4,
+        "update": {"lr": 0.1, "optimizer": {"name": "adam"}},
+        "workload": {"samples": 160},
+        "evaluation": {"marks": 4},
+        "keep": "best",
+        "workers": [{"name": "gpu", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.5}}],
+    }
+    return prepare(config.validate(settings | more), with_statistics, DATA)
+
+
 def cut_task(modules, groups, **settings):
     workers = [{"name": "gpu", "count": modules * groups, "step_s": 0.12}]
     settings = {

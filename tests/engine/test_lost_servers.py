@@ -11,36 +11,17 @@ import pytest
 import torch
 from hypothesis import assume, event, example, given, settings, strategies as st
 
-from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
 from raysync.core.journal import Entry, Evaluation, Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, SnapshotCall
 from raysync.engine.server_log import FEWEST_GRADIENTS, MAX_UPDATES, ServerLog
-from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
 from raysync.virtual.virtual_backend import VirtualBackend
 from raysync.virtual.virtual_processes import ProcessEnd
 from tests.builders.paradigms import VARIANTS
-from tests.builders.virtual import (
-    DATA,
-    entries,
-    interrupted,
-    of,
-    replayed,
-    weights_of,
-    with_statistics,
-)
+from tests.builders.virtual import entries, interrupted, learning, of, replayed, weights_of
 
-LEARNING = {
-    "engine": "virtual",
-    "batch_size": 4,
-    "update": {"lr": 0.1, "optimizer": {"name": "adam"}},
-    "workload": {"samples": 160},
-    "evaluation": {"marks": 4},
-    "keep": "best",
-    "workers": [{"name": "gpu", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.5}}],
-}
 COMPENSATED = {"update": {"lr": 0.1, "delay_compensation": {}}}
 CRASHES = [{"kind": "crash", "worker": "gpu-1", "at_clock": 4, "rejoin_after_s": 0.2}]
 ALL = 2**30
@@ -55,12 +36,10 @@ class Held:
 def task_of(log_bytes=ALL, backoff_s=0.0, **more):
     restarts = {"backoff_s": backoff_s, "attempts": 50}
     cluster = {"step_deadline_s": 3.0, "restarts": restarts, "server_log_bytes": log_bytes}
-    settings = LEARNING | {"cluster": cluster} | more
-    return prepare(config.validate(settings), with_statistics, DATA)
+    return learning(cluster=cluster, **more)
 
 
-VECTOR_BYTES = prepare(config.validate(LEARNING), with_statistics, DATA).vector_bytes
-SHORT = FEWEST_GRADIENTS * VECTOR_BYTES
+SHORT = FEWEST_GRADIENTS * learning().vector_bytes
 
 
 def trained(task, choice, ends=(), checkpoint=None):
@@ -229,7 +208,7 @@ def test_a_server_that_cannot_be_snapshot_has_no_log():
     [{"server_log_bytes": 0}, {"server_log_bytes": SHORT - 1}, {"restarts": {"attempts": 0}}],
 )
 def test_without_a_log_or_attempts_the_loss_of_a_server_ends_the_run(setting):
-    task = prepare(config.validate(LEARNING | {"cluster": setting}), with_statistics, DATA)
+    task = learning(cluster=setting)
     driver, lines, _ = trained(task, ParadigmChoice(name="asp"), [ProcessEnd(0.5)])
     assert driver.topology.server.log is None
     assert (lines[-1].status, lines[-1].error) == ("failed", "server: its actor died")
@@ -248,9 +227,11 @@ def test_deadlines_keep_no_vectors(monkeypatch):
 
     original = VirtualBackend.call
     monkeypatch.setattr(VirtualBackend, "call", call)
-    settings = LEARNING | {"evaluation": {"marks": 30}, "checkpoint": {"every_progress": 0.05}}
-    cluster = {"step_deadline_s": 1e6, "server_log_bytes": SHORT}
-    task = prepare(config.validate(settings | {"cluster": cluster}), with_statistics, DATA)
+    task = learning(
+        evaluation={"marks": 30},
+        checkpoint={"every_progress": 0.05},
+        cluster={"step_deadline_s": 1e6, "server_log_bytes": SHORT},
+    )
     driver, lines, checkpoints = trained(task, ParadigmChoice(name="asp"), [ProcessEnd(1e6)])
     assert lines[-1].status == "finished"
     assert len(checkpoints) > 10

@@ -9,28 +9,25 @@ import pytest
 import torch
 from hypothesis import assume, event, given, settings, strategies as st
 
-from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
 from raysync.core.journal import Ended, Evaluation, Remark, Resumed
 from raysync.engine.evaluations import EVALUATOR
 from raysync.step_fault import NO_FAULT
-from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
 from raysync.virtual.virtual_processes import ProcessEnd, VirtualProcesses
 from tests.builders.paradigms import LOCAL, VARIANTS, WRAPPERS, nested
 from tests.builders.plans import plans
 from tests.builders.virtual import (
-    DATA,
     cut_task,
     entries,
     interrupted,
+    learning,
     of,
     replayed,
     resumed,
     timed,
     weights_of,
-    with_statistics,
 )
 
 variants = st.sampled_from(list(VARIANTS))
@@ -98,16 +95,6 @@ def test_a_run_that_goes_on_late_replays(label):
     assert replayed(task, lines, choice).difference is None
 
 
-LEARNING = {
-    "batch_size": 4,
-    "update": {"lr": 0.1, "optimizer": {"name": "adam"}},
-    "workload": {"samples": 240},
-    "evaluation": {"marks": 6},
-    "keep": "best",
-    "workers": [{"name": "gpu", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.5}}],
-}
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _slow_evaluations():
     """Some are pending at any cut."""
@@ -138,11 +125,7 @@ def test_what_a_resumed_run_has_learned(paradigm, cuts, compensates, wire, seed)
     """
     more = {"update": {"lr": 0.1, "delay_compensation": {}}} if compensates else {}
     more |= {"cluster": {"wire": wire}}
-    task = prepare(
-        config.validate({"engine": "virtual", "seed": seed} | LEARNING | more),
-        with_statistics,
-        DATA,
-    )
+    task = learning(seed=seed, **more)
     choice = ParadigmChoice(name=paradigm)
     driver = driver_of(task, choice.make())
     whole = [line for lines in driver.run() for line in lines]
@@ -170,13 +153,12 @@ def test_what_a_resumed_run_has_learned(paradigm, cuts, compensates, wire, seed)
 
 def test_a_checkpoint_has_the_former_state_of_a_worker_that_is_silent():
     """And does not wait for it for ever; the journal says so."""
-    settings = LEARNING | {
-        "engine": "virtual",
-        "checkpoint": {"every_s": 1.0},
-        "cluster": {"wire": "int8", "step_deadline_s": 3.0, "restarts": {"attempts": 0}},
-        "workers": [{"name": "gpu", "count": 3, "step_s": 0.1}],
-    }
-    task = prepare(config.validate(settings), data=DATA)
+    task = learning(
+        checkpoint={"every_s": 1.0},
+        cluster={"wire": "int8", "step_deadline_s": 3.0, "restarts": {"attempts": 0}},
+        workers=[{"name": "gpu", "count": 3, "step_s": 0.1}],
+        workload={"samples": 240},
+    )
     ends = {"gpu-1#1": [ProcessEnd(1.55, freezes=True)]}
     driver = driver_of(task, ParadigmChoice(name="asp").make(), ends=ends)
     driver.start()

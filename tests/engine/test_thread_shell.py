@@ -157,6 +157,15 @@ class Raises(Story):
         raise ValueError("the user's own")
 
 
+class Unmade(Story):
+    """An error of the user's code as the program is made."""
+
+    def __call__(self, name, program):
+        if name == self._actor:
+            raise ValueError("the user's own")
+        return program
+
+
 class Stops(Story):
     """Somebody stops the run, from another thread than its own."""
 
@@ -324,14 +333,7 @@ def test_an_error_of_the_users_ends_the_run_with_its_name(story):
 
 @pytest.mark.parametrize("actor", ["w-1#1", "server", "evaluator"])
 def test_an_actor_that_cannot_begin_ends_the_run(actor):
-    def around(name, program):
-        if name == actor:
-            raise ValueError("the user's own")
-        return program
-
-    driver = threads.driver_of(task_of(), BSP.make(), around=around)
-    with closing(driver.backend):
-        run = ended(driver)
+    run = in_threads(task_of(), story=Unmade(actor, StepCall))
     assert run.lines[-1].status == "failed"
     assert "ValueError: the user's own" in run.lines[-1].error
 
@@ -350,7 +352,7 @@ def test_a_resumed_run_has_the_weights_of_one_that_was_never_interrupted(label):
     task = task_of(**BARRIERS[label], checkpoint={"every_progress": 0.3})
     whole, virtually = in_threads(task), in_virtual_time(task)
     check_equal(whole, expected)
-    first, *_, last = whole.checkpoints
+    first, last = whole.checkpoints[0], whole.checkpoints[-1]
     for checkpoint, again in (
         (first, in_threads(task, BSP, first)),
         (last, in_threads(task, BSP, last, Dies("server", ApplyCall, 1))),

@@ -203,16 +203,6 @@ def test_a_killed_actor_is_gone_and_a_worker_that_is_spawned_is_ready():
     assert world.made == ["a", "a#2"]
 
 
-def test_a_restarted_worker_takes_its_start_time():
-    backend = VirtualBackend(
-        lambda phase: PhaseNetwork({}), Adder, computes=False, start_s={"a#2": 2.5}.get
-    )
-    ready = []
-    backend.watch(backend.processes.spawn("a#2"), lambda _: ready.append(backend.now), None)
-    backend.wait()
-    assert ready == [2.5]
-
-
 def test_where_nothing_is_computed_calls_only_take_time():
     world = World(computes=False)
     first = world.call("a", 2, [5])
@@ -223,15 +213,3 @@ def test_where_nothing_is_computed_calls_only_take_time():
         world.backend.schedule(3.0 + number, lambda _: None, None)
     world.backend.wait()
     assert world.backend.now == 3 + REPORT_EVERY - 1, "a few at once"
-
-
-def test_the_order_of_events_is_the_same_on_every_run():
-    def run():
-        world = World({"b": {"a": Path(0.1, 0.2, 2)}}, c=[ProcessEnd(7.0)])
-        values = [world.call(name, seconds, [seconds]) for seconds in (1, 2, 0.5) for name in "abc"]
-        for value in values:
-            world.call("b", 0.25, [], value)
-        return world.run()
-
-    assert run() == run()
-    assert len(run()) == 18

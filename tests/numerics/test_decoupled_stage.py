@@ -85,9 +85,7 @@ def vector(module):
 
 @pytest.mark.parametrize("weights", ["stash", "latest"])
 def test_weights_that_change_in_between(weights):
-    """`stash`: the gradient at the weights of the forward pass, by finite differences too;
-    `latest`: at the new ones.
-    """
+    """`stash`: the gradient at the weights of the forward pass; `latest`: at the new ones."""
     x, dy = torch.randn(8, 5), torch.randn(8, 7)
     old = nn.Sequential(nn.Linear(5, 7), nn.Tanh())
     new = nn.Sequential(nn.Linear(5, 7), nn.Tanh())
@@ -98,15 +96,6 @@ def test_weights_that_change_in_between(weights):
     got = stage.backward(1, dy)[0].clone()
     at = old if weights == "stash" else new
     torch.testing.assert_close(got, flat(torch.autograd.grad(at(x), list(at.parameters()), dy)))
-    direction = torch.randn_like(got)
-    direction /= direction.norm()
-    ends = []
-    for sign in (1, -1):
-        moved = vector(at) + sign * 1e-2 * direction
-        torch.nn.utils.vector_to_parameters(moved, at.parameters())
-        ends.append(float((at(x).detach() * dy).sum()))
-        torch.nn.utils.vector_to_parameters(moved - sign * 1e-2 * direction, at.parameters())
-    assert float(got @ direction) == pytest.approx((ends[0] - ends[1]) / 2e-2, rel=2e-2, abs=2e-2)
 
 
 def test_several_batches_in_flight_each_at_its_own_weights():

@@ -271,13 +271,5 @@ def test_the_stages_of_a_network_compute_on_the_gpu_in_an_order_that_is_asked_fo
             (vector, _), *_ = stages[0].handle(BackwardCall(batch), [dx])
             assert vector.add(1).ndim == 1
             assert stages[0].device_s > 0
-        events = [number for number, line in enumerate(cuda.trace) if line == "computing: event"]
-        passes = [
-            cuda.trace[begin:end] for begin, end in zip(events[::2], events[1::2], strict=True)
-        ]
-        assert len(passes) == 2 * 3
-        for each in passes:
-            assert any(line.endswith("mm") for line in each), "products of matrices"
-            assert not any(line.startswith("stream 1: copy") for line in each)
         assert dx.shape == y.shape
     assert "computing: copy in" not in cuda.trace

@@ -1,7 +1,6 @@
 """A worker with several devices, lower precision, and (where there is one) a GPU."""
 
 from contextlib import nullcontext
-from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -21,7 +20,6 @@ from raysync.training.worker.device import Device, has_kernels, refuse_without_k
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.precision import refuse_unsupported
 from tests.builders.messages import naming
-from tests.builders.models import built
 from tests.builders.updates import update_plan
 
 SETTINGS = {
@@ -97,16 +95,15 @@ def test_bf16_is_near_float32_and_keeps_float32_gradients():
     assert (vector - exact).norm() < 0.05 * exact.norm()
 
 
-class Reader:
-    """Notes which batches are drawn."""
+def reader_of(training, before_reading):
+    """A reader that calls something before it reads a batch."""
+    itself = training.reader("w-0")
 
-    def __init__(self, reader):
-        self._reader, self.seed, self.drawn = reader, reader.seed, []
-        self.shares = reader.shares
+    def read(clock, sizes):
+        before_reading(clock, sizes)
+        return itself.read(clock, sizes)
 
-    def read(self, clock, sizes):
-        self.drawn.append((clock, sum(sizes)))
-        return self._reader.read(clock, sizes)
+    return SimpleNamespace(read=read, seed=itself.seed, shares=itself.shares)
 
 
 @pytest.mark.parametrize("meanwhile", [True, False], ids=["meanwhile", "afterwards"])
@@ -118,39 +115,35 @@ def test_the_next_batch_is_drawn_ahead_and_dropped_if_another_is_asked_for(monke
     with monkeypatch.context() as patch:
         patch.setattr(Device, "is_gpu", meanwhile)
         ahead = GradientComputation(training.build(), training.task, draws_ahead=True)
-    plain = GradientComputation(training.build(), training.task)
-    reader = Reader(training.reader("w-0"))
+    plain, drawn = GradientComputation(training.build(), training.task), []
+    reader = reader_of(training, lambda clock, sizes: drawn.append((clock, sum(sizes))))
     ahead.draw_ahead(reader)
-    assert not reader.drawn, "no batch has told which one follows"
+    assert not drawn, "no batch has told which one follows"
     asked = [(0, 30), (1, 30), (2, 20), (7, 20), (8, 20)]
     for clock, size in asked:
         loss = ahead.compute(reader, clock, size)
-        assert ((clock + 1, size) in reader.drawn) == meanwhile
+        assert ((clock + 1, size) in drawn) == meanwhile
         assert plain.compute(reader, clock, size) == loss
         assert torch.equal(ahead.outgoing(), plain.outgoing())
         for _ in range(2):
             ahead.draw_ahead(reader)
-    assert reader.drawn.count((1, 30)) == 2, "ahead, and by the plain one"
-    assert reader.drawn.count((2, 30)) == 1, "ahead, and in vain"
-    assert reader.drawn.count((8, 20)) == 2
+    assert drawn.count((1, 30)) == 2, "ahead, and by the plain one"
+    assert drawn.count((2, 30)) == 1, "ahead, and in vain"
+    assert drawn.count((8, 20)) == 2
 
 
 def test_an_error_of_drawing_ahead_is_that_of_the_step_that_would_have_drawn():
     training = prepare(config.validate(SETTINGS))
     ahead = GradientComputation(training.build(), training.task)
-    itself = training.reader("w-0")
 
-    def read(clock, sizes):
+    def refuse_one(clock, sizes):
         if clock == 1:
             raise RuntimeError("no such sample")
-        return itself.read(clock, sizes)
 
-    reader = SimpleNamespace(read=read, seed=itself.seed, shares=itself.shares)
-    for clock in (0, 2):
+    reader = reader_of(training, refuse_one)
+    for clock in (0, 2, 0):
         ahead.compute(reader, clock, 30)
         ahead.draw_ahead(reader)
-    ahead.compute(reader, 0, 30)
-    ahead.draw_ahead(reader)
     with pytest.raises(RuntimeError, match="no such sample"):
         ahead.compute(reader, 1, 30)
 
@@ -224,55 +217,31 @@ def test_copies_arrive_whole(monkeypatch):
         assert torch.equal(back, 2 * host)
 
 
+TWO_GPUS = pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason="torch sees no two GPUs on this machine"
+)
+
+
 @needs_gpu
 @pytest.mark.parametrize(
-    "devices",
+    ("devices", "precision", "off"),
     [
-        ["cuda:0"],
-        ["cuda:0", "cuda:0"],
-        pytest.param(
-            ["cuda:0", "cuda:1"],
-            marks=pytest.mark.skipif(
-                torch.cuda.device_count() < 2, reason="torch sees no two GPUs on this machine"
-            ),
-        ),
+        (["cuda:0"], "float32", 1e-3),
+        (["cuda:0"], "tf32", 0.02),
+        (["cuda:0"], "bf16", 0.02),
+        (["cuda:0", "cuda:0"], "float32", 1e-3),
+        pytest.param(["cuda:0", "cuda:1"], "float32", 1e-3, marks=TWO_GPUS),
     ],
 )
-def test_a_gpu_computes_what_a_cpu_does(devices):
-    loss, vector, _ = gradient(devices, clocks=3)
-    loss_of_cpu, vector_of_cpu, _ = gradient(["cpu"], clocks=3)
-    assert loss == pytest.approx(loss_of_cpu, rel=1e-3)
-    assert torch.allclose(vector, vector_of_cpu, atol=1e-3)
+def test_a_gpu_computes_what_a_cpu_does(devices, precision, off):
+    loss, vector, _ = gradient(devices, precision, convolutions(), clocks=3)
+    loss_of_cpu, vector_of_cpu, _ = gradient(["cpu"], "float32", convolutions(), clocks=3)
+    assert loss == pytest.approx(loss_of_cpu, rel=off)
+    assert (vector - vector_of_cpu).norm() < off * vector_of_cpu.norm()
 
 
-@cache
-def losses_of_one_batch(name, device, precision):
-    """Of five steps on the same samples: what is left to see is the arithmetic, not which samples
-    were drawn.
-    """
-    data = {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 300}}
-    training = prepare(config.validate(SETTINGS | {"data": data}))
-    module = built(name, (3, 32, 32), 10)
-    computation = GradientComputation(
-        module, training.task, [device], WorkerGroup(precision=precision)
-    )
-    losses = []
-    for _ in range(5):
-        losses.append(computation.compute(training.reader("w-0"), 0, 16))
-        weights = computation.model.initial().cpu()
-        computation.read_weights([weights - 0.05 * computation.outgoing()])
-    return losses
-
-
-@needs_gpu
-@pytest.mark.parametrize("precision", ["float32", "tf32", "bf16"])
-@pytest.mark.parametrize("name", ["alexnet-small", "resnet20"])
-def test_models_learn_in_every_precision_as_in_float32_on_a_cpu(name, precision):
-    exact = losses_of_one_batch(name, "cpu", "float32")
-    losses = losses_of_one_batch(name, "cuda:0", precision)
-    assert exact[-1] < 0.97 * exact[0]
-    assert losses == pytest.approx(exact, rel=0.02)
-    assert losses != exact or precision == "float32"
+def convolutions():
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
 
 
 @pytest.fixture

@@ -66,15 +66,16 @@ def batch(training, number):
     return data.samples(data.train_x[indices]), torch.from_numpy(data.train_y[indices])
 
 
-SCHEDULES = {
-    "cosine": lambda number, progress: (1 + cos(pi * progress)) / 2,
-    "inverse-sqrt": lambda number, progress: (number + 1) ** -0.5,
-}
-WARM_UP = {"name": "constant", "warmup": 0.2}, lambda number, progress: min(1, progress / 0.2)
-MILESTONE = (
-    {"name": "milestones", "milestones": [0.25], "factor": 0.1},
-    lambda number, progress: 0.1 if progress >= 0.25 else 1.0,
-)
+SCHEDULES = [
+    ("cosine", lambda number, progress: (1 + cos(pi * progress)) / 2),
+    ("inverse-sqrt", lambda number, progress: (number + 1) ** -0.5),
+    ({"name": "constant", "warmup": 0.2}, lambda number, progress: min(1, progress / 0.2)),
+    (
+        {"name": "milestones", "milestones": [0.25], "factor": 0.1},
+        lambda number, progress: 0.1 if progress >= 0.25 else 1.0,
+    ),
+]
+"""Each with the factor of a step's rate, by its number and progress."""
 
 
 @pytest.mark.parametrize("keeps_state", [True, False])
@@ -82,7 +83,7 @@ MILESTONE = (
     ("optimizer", "schedule", "factor"),
     [
         *((name, "constant", lambda number, progress: 1.0) for name in OPTIMIZERS),
-        *(("sgd", *each) for each in (*SCHEDULES.items(), WARM_UP, MILESTONE)),
+        *(("sgd", *schedule) for schedule in SCHEDULES),
     ],
 )
 def test_iterations_are_those_of_a_plain_loop(optimizer, schedule, factor, keeps_state):

@@ -16,9 +16,9 @@ from tests.builders.plain_torch import (
     check_trained_as_alone,
     net,
     plan,
+    recorded,
     rows,
     settings,
-    trained_alone,
 )
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -127,9 +127,7 @@ def test_it_is_trained_as_in_plain_torch(build, workers):
 
 
 def test_a_teacher_travels_and_evaluates(tmp_path):
-    task = Rows(Teacher)
-    record = raysync.run(settings(output=str(tmp_path)), task=task)
-    [module] = trained_alone(task, plan(task))
+    record, module = recorded(Rows(Teacher), tmp_path)
     kept = record.state_dict()
     for name, value in module.state_dict().items():
         torch.testing.assert_close(kept[name], value, rtol=0, atol=1e-6)

@@ -2,19 +2,18 @@
 before.
 """
 
+import numpy as np
 import pytest
 import torch
-from hypothesis import given, strategies as st
 from torch import nn
 
 from raysync import config
-from raysync.cluster.transports.payloads import incoming, outgoing
+from raysync.cluster.transports.payloads import INLINE_BYTES, incoming, outgoing
 from raysync.config import ParadigmChoice, Update
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
 from raysync.training.preparation import prepare
 from raysync.training.server.parameter_store import ParameterStore
-from raysync.training.vectors.parts import spans
 from raysync.training.vectors.wire import Wire, gradient_of
 from raysync.training.worker.gradient import GradientComputation
 from tests.builders.plans import BYTES
@@ -47,34 +46,6 @@ def test_an_update_is_that_of_the_rounded_gradient_in_float32():
     assert torch.equal(expected[:5], -torch.tensor(came[:5]))
     store.apply(update_plan([8]), [wire.encode(torch.full((8,), 3.0))])
     assert store.publish()[3] == -(1 + step) - 3
-
-
-@given(
-    st.integers(1, 150),
-    st.integers(0, 40),
-    st.integers(1, 5),
-    st.sampled_from(["float32", "bf16"]),
-    st.integers(0, 9),
-)
-def test_every_shard_gets_its_part(parameters, buffers, shards, name, seed):
-    """Cut where the weights are cut, through whatever transport."""
-    vector = torch.randn(parameters + buffers, generator=torch.Generator().manual_seed(seed))
-    wire = Wire(name, parameters, buffers, shards)
-    parts = incoming(*outgoing(wire.encode(vector), wire.sizes))
-    assert len(parts) == shards
-    marks = torch.arange(parameters + buffers) < parameters
-    for part, span in zip(parts, spans(len(vector), shards), strict=True):
-        whole, own = vector[span], int(marks[span].sum())
-        expected = whole[:own] if name == "float32" else rounded(whole[:own])
-        assert torch.equal(gradient_of(name, part, own, len(whole) - own).float(), expected)
-        assert torch.equal(part[len(part) - (len(whole) - own) :], whole[own:])
-        if name == "bf16":
-            assert len(part) == -(-own // 2) + len(whole) - own
-    if name == "bf16":
-        given = wire.encode(vector, torch.full((sum(wire.sizes),), float("nan")))
-        assert torch.equal(given.view(torch.int32), wire.encode(vector).view(torch.int32))
-    behind = torch.cat(parts)[len(torch.cat(parts)) - buffers :]
-    assert torch.equal(behind, vector[parameters:]), "the end of all parts are the buffers"
 
 
 SETTINGS = {"data": {"name": "digits", "train_samples": 100}, "workers": [{"name": "w"}]}
@@ -154,3 +125,14 @@ def test_a_comparison_leaves_out_what_refuses_it():
     without = config.validate(described | {"cluster": BF16}).paradigms
     assert len(without) == len(with_all_reduce) - 1
     assert not any(choice.parameters.get("exchange") for choice in without)
+
+
+@pytest.mark.parametrize(
+    ("size", "kind"), [(INLINE_BYTES // 4, bytes), (INLINE_BYTES // 4 + 1, np.ndarray)]
+)
+def test_only_what_ray_keeps_out_of_its_object_store_is_copied_here(size, kind):
+    vector = torch.zeros(size)
+    [payload] = outgoing(vector)
+    assert isinstance(payload, kind)
+    vector[0] = 1
+    assert incoming(payload)[0][0] == (0 if kind is bytes else 1)
