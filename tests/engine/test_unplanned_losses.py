@@ -71,7 +71,7 @@ TWO = {"workers": [{"name": "w", "count": 2, "step_s": 1.0}], "paradigm": "asp"}
     ("incidents", "given", "losses"),
     [
         (["w-1#1 dies at 1.5", "w-1#2 takes 2 s to start"], {}, (1, 3.0, 0, 0.0, 0)),
-        (["w-1#1 dies at 1.5"], {"cluster": {"restarts": {"attempts": 0}}}, (1, 9.5, 0, 0.0, 0)),
+        (["w-1#1 dies at 1.5"], {"cluster": {"restarts": {"attempts": 0}}}, (1, 10.5, 0, 0.0, 0)),
         (["w-1#1 dies at 1.5"], {"faults": [crash("w-0", 1.5, 5.0)]}, (1, 1.0, 0, 0.0, 0)),
         (["w-1#1 dies at 1.5"], {"faults": [crash("w-1", 3.0, 2.0)]}, (1, 1.0, 0, 0.0, 0)),
         (["server dies at 3.1"], TWO | {"network": {"update_s": 0.25}}, (0, 0.0, 1, 2.5, 0)),

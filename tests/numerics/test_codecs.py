@@ -183,7 +183,7 @@ def test_error_feedback_makes_up_for_what_top_k_leaves_out():
 @pytest.mark.parametrize("name", ["int8", "top-k"])
 @pytest.mark.parametrize("local", [None, {"steps": 4, "lr": 0.1}])
 def test_a_run_with_a_codec_is_the_same_each_time_and_goes_on_from_a_checkpoint(name, local):
-    training = task(name, local=local)
+    training = task(name, local=local, checkpoint={"every_progress": 0.3})
     weights = [weights_of(learn(training, "bsp")[1]) for _ in range(2)]
     assert torch.equal(*weights)
     choice = training.experiment.paradigm
