@@ -485,11 +485,3 @@ def test_what_a_server_is_known_to_have_done_is_forgotten():
     assert len(driver.backend.servers["server"].plans) == 60
     updates = [call for _, call in driver.backend.live.values() if isinstance(call, ApplyCall)]
     assert len(updates) <= 6
-
-
-def test_a_report_without_lines_is_no_report_of_the_virtual_clock():
-    training = task_of()
-    driver = driver_in(training, make("asp"), Incidents())
-    *reports, last = driver.run()
-    assert all(reports)
-    assert isinstance(last[-1], Ended)

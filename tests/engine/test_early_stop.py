@@ -1,7 +1,6 @@
 """A run that stops early: the beginning of the run that does not, and a last evaluation."""
 
 from contextlib import nullcontext
-from functools import partial
 from math import isnan, nan
 
 import pytest
@@ -12,16 +11,14 @@ from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Evaluation, Remark
 from raysync.core.metrics import PrimaryMetric
-from raysync.core.replay import replay
 from raysync.engine.evaluations import TRIES
 from raysync.engine.messages import EvaluateCall
 from raysync.engine.stopping import Stopping
 from raysync.errors import ConfigError, RunFailed
-from raysync.paradigms import make, rebuild
+from raysync.paradigms import make
 from raysync.running.run import check_metrics
 from raysync.training.preparation import prepare
 from tests.builders.messages import Telling, naming, tells
-from tests.builders.models import last_measured, measured
 from tests.builders.reports import BASE
 from tests.builders.virtual import DATA, TIMING, deep, learn, of, replayed, run
 from tests.engine.world import run_in
@@ -88,17 +85,6 @@ def test_its_journal_is_the_beginning_of_that_without(paradigm, stop, one_thread
     result = replayed(training, lines, choice)
     assert not result.difference
     assert result.ended
-
-
-@pytest.mark.parametrize("stop", [STOPS[0], {"after_s": 0.3}], ids=str)
-def test_its_record_has_the_last_model(stop, tmp_path, one_thread):
-    settings = BASE | {"stop": stop, "output": str(tmp_path), "paradigm": "asp"}
-    record = raysync.run(settings | {"evaluation": {"samples": 20}})
-    assert record.summary["status"] == "finished"
-    assert record.summary["samples"] == record.evaluations.progress.iloc[-1] * 1600 < 1600
-    assert measured(record.model(), record) == pytest.approx(last_measured(record), rel=1e-6)
-    with (record.path / "journal.jsonl").open() as journal:
-        assert not replay(journal, partial(rebuild, trust=True)).difference
 
 
 def test_seconds_alone_also_end_a_run_that_trains_nothing():

@@ -150,13 +150,6 @@ class Dies(Story):
         self.driver.backend.processes.kill(self._actor)
 
 
-class Raises(Story):
-    """An error of the user's code."""
-
-    def happens(self):
-        raise ValueError("the user's own")
-
-
 class Unmade(Story):
     """An error of the user's code as the program is made."""
 
@@ -310,25 +303,6 @@ def test_who_dies_is_made_again_bit_for_bit(label, gradients, actor, kind, numbe
     check_equal(run, expected)
     assert {remark.lost for remark in run.of(Remark)} == {actor}
     assert not entries(run.lines, Left), "no worker is blamed for it"
-
-
-def test_without_a_barrier_no_push_is_lost_with_the_server():
-    choice, task = ParadigmChoice(name="asp"), task_with_log_of(SHORT)
-    run = in_threads(task, choice, story=Dies("server", ApplyCall, 9))
-    check(task, choice, run)
-    assert [remark.lost for remark in run.of(Remark)] == ["server"]
-    assert not entries(run.lines, Left)
-
-
-@pytest.mark.parametrize(
-    "story", [("w-1#1", StepCall, 3), ("server", ApplyCall, 3), ("evaluator", EvaluateCall, 2)]
-)
-def test_an_error_of_the_users_ends_the_run_with_its_name(story):
-    run = in_threads(task_of(), story=Raises(*story))
-    assert run.lines[-1].status == "failed"
-    assert story[0] in run.lines[-1].error
-    assert "ValueError: the user's own" in run.lines[-1].error
-    assert replayed(task_of(), run.lines, BSP).difference is None
 
 
 @pytest.mark.parametrize("actor", ["w-1#1", "server", "evaluator"])

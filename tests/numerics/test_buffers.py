@@ -158,6 +158,14 @@ def test_more_servers_than_hold_doubles_are_refused():
             prepare(experiment, module, DATA)
 
 
+@pytest.mark.parametrize("count", [2, 3, 5, 7])
+def test_the_mean_of_equal_numbers_is_their_bits(count):
+    slots, rng = BufferSlots(1000, 2000, 5), np.random.default_rng(0)
+    row = drawn(torch.float32, (3005,), rng)
+    row[:3] = torch.tensor([-0.0, 3.4e38, -torch.inf])
+    assert bits(slots.mean([row] * count)) == bits(row)
+
+
 def test_a_mean_is_exact_where_all_agree_and_in_double_where_they_do_not():
     slots = BufferSlots(3, 4, 1)
 

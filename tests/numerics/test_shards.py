@@ -96,24 +96,6 @@ def test_shards_equal_one_server_bit_for_bit_unless_they_tell_norms(update):
         assert torch.equal(train(long, shards, settings, rounds=6), whole)
 
 
-@pytest.mark.parametrize("shards", [1, 2, 5, 68])
-def test_parts_tile_the_vector_evenly(shards):
-    flat = model()
-    stores = [shard_of(flat, Update(), index, shards) for index in range(shards)]
-    parts = [store.publish() for store in stores]
-    assert torch.equal(torch.cat(parts), flat.initial())
-    assert max(map(len, parts)) - min(map(len, parts)) <= (2 if shards > 4 else 2 * BLOCK)
-    fixed = [store.state()["fixed"] for store in stores]
-    assert sum(each["parameters"] for each in fixed) == flat.size
-    slots = [each["elements of buffers"] for each in fixed]
-    assert [sum(each) for each in zip(*slots, strict=True)] == [10, 0, 2]
-    flat.read_weights(*(torch.full_like(part, index) for index, part in enumerate(parts)))
-    assert torch.equal(
-        flat.weights,
-        torch.cat([torch.full((len(p),), float(i)) for i, p in enumerate(parts)])[: flat.size],
-    )
-
-
 @given(st.integers(1, 5000), st.integers(1, 100))
 def test_parts_end_where_a_block_does_and_are_as_even_as_that_allows(size, count):
     starts = bounds(size, count)

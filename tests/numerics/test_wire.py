@@ -115,18 +115,6 @@ def test_what_adds_elsewhere_refuses_it_by_name(choice, settings):
         check_training(training, training.experiment.make(choice))
 
 
-def test_a_comparison_leaves_out_what_refuses_it():
-    described = SETTINGS | {
-        "engine": "virtual",
-        "workers": [{"count": 2, "step_s": 1}],
-        "network": {"link": {"bandwidth_bytes_per_s": 1e6}},
-    }
-    with_all_reduce = config.validate(described).paradigms
-    without = config.validate(described | {"cluster": BF16}).paradigms
-    assert len(without) == len(with_all_reduce) - 1
-    assert not any(choice.parameters.get("exchange") for choice in without)
-
-
 @pytest.mark.parametrize(
     ("size", "kind"), [(INLINE_BYTES // 4, bytes), (INLINE_BYTES // 4 + 1, np.ndarray)]
 )
