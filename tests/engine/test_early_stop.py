@@ -60,7 +60,8 @@ BY = {
     ("paradigm", "stop"),
     [
         *((paradigm, STOPS[0]) for paradigm in PARADIGMS),
-        *((PARADIGMS[index], stop) for index in (0, -1) for stop in STOPS[1:]),
+        *((PARADIGMS[0], stop) for stop in STOPS[1:]),
+        (PARADIGMS[-1], STOPS[2]),
     ],
     ids=str,
 )

@@ -158,6 +158,7 @@ def test_a_checkpoint_has_the_former_state_of_a_worker_that_is_silent():
         cluster={"wire": "int8", "step_deadline_s": 3.0, "restarts": {"attempts": 0}},
         workers=[{"name": "gpu", "count": 3, "step_s": 0.1}],
         workload={"samples": 240},
+        evaluation={"marks": 6},  # which take longer than the deadline
     )
     ends = {"gpu-1#1": [ProcessEnd(1.55, freezes=True)]}
     driver = driver_of(task, ParadigmChoice(name="asp").make(), ends=ends)
