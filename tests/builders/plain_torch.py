@@ -8,6 +8,7 @@ from torch.utils.data import TensorDataset
 import raysync
 from raysync import config
 from raysync.training.preparation import prepare
+from tests.builders.virtual import learn, weights_of
 
 BATCH, ROUNDS, RATE = 8, 6, 0.2
 
@@ -60,8 +61,8 @@ def net():
     return nn.Sequential(nn.Linear(5, 6), nn.Tanh(), nn.Linear(6, 2))
 
 
-def trained_alone(task, plan, workers=1):
-    """Plain torch: a module a worker, BSP by hand; the first worker's module."""
+def trained_alone(task, plan):
+    """Plain torch: BSP by hand; the module of each worker."""
     slots = list(plan.shards)
     modules = [plan.build() for _ in slots]
     readers = [plan.reader(slot) for slot in slots]
@@ -70,6 +71,7 @@ def trained_alone(task, plan, workers=1):
         for module, reader in zip(modules, readers, strict=True):
             module.zero_grad()
             [batch] = reader.read(clock, [BATCH])
+            torch.default_generator.manual_seed(reader.seed(clock))
             task.loss(module, batch).backward()
             trained = [p for p in module.parameters() if p.requires_grad]
             gradients.append([torch.zeros_like(p) if p.grad is None else p.grad for p in trained])
@@ -80,6 +82,46 @@ def trained_alone(task, plan, workers=1):
                 for parameter, gradient in zip(trained, means, strict=True):
                     parameter -= RATE * gradient
     return modules
+
+
+def recorded(task, output, **more):
+    """The record of a run with one worker, and the module that plain torch trains."""
+    record = raysync.run(settings(output=str(output), **more), task=task)
+    [module] = trained_alone(task, plan(task))
+    return record, module
+
+
+def check_trained_as_alone(task, workers=1, **more):
+    """Check that a virtual run of BSP trains a task to the weights of `trained_alone`."""
+    training = plan(task, workers, **more)
+    _, driver = learn(training)
+    [module, *_] = trained_alone(task, training)
+    weights = weights_of(driver)[: training.parameters]
+    torch.testing.assert_close(weights, flat(module), rtol=0, atol=1e-6)
+
+
+def trained_on_whole_batches(training, optimizer, sizes, scheduler=None):
+    """Plain torch: one process steps by the batches of all workers, joined.
+
+    Args:
+        optimizer: makes one for parameters.
+        sizes: of each worker's batch, in each round.
+        scheduler: makes one for an optimizer.
+    """
+    module, data = training.build(), training.data
+    own = optimizer(module.parameters())
+    schedule = None if scheduler is None else scheduler(own)
+    batches = [training.batches(slot) for slot in training.shards]
+    for clock, its in enumerate(sizes):
+        shares = zip(batches, its, strict=True)
+        indices = [index for one, size in shares for index in one.indices(clock, size)]
+        own.zero_grad()
+        x, y = data.samples(data.train_x[indices]), torch.from_numpy(data.train_y[indices])
+        cross_entropy(module(x), y).backward()
+        own.step()
+        if schedule is not None:
+            schedule.step()
+    return module
 
 
 def flat(module):

@@ -78,6 +78,10 @@ def weights_of(driver, server="server"):
     return weights
 
 
+def of(lines, kind):
+    return [line for line in lines if isinstance(line, kind)]
+
+
 def entries(lines, kind):
     return [line for line in lines if isinstance(line, Entry) and isinstance(line.event, kind)]
 
@@ -133,6 +137,24 @@ def deep():
         nn.Tanh(),
         nn.Linear(4, 4),
     )
+
+
+def with_statistics():
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4))
+
+
+def learning(**more):
+    """A task with states of its optimizer, statistics and best model; its workers' steps vary."""
+    settings = {
+        "engine": "virtual",
+        "batch_size": 4,
+        "update": {"lr": 0.1, "optimizer": {"name": "adam"}},
+        "workload": {"samples": 160},
+        "evaluation": {"marks": 4},
+        "keep": "best",
+        "workers": [{"name": "gpu", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.5}}],
+    }
+    return prepare(config.validate(settings | more), with_statistics, DATA)
 
 
 def cut_task(modules, groups, **settings):

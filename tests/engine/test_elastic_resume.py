@@ -2,8 +2,6 @@
 history, slots that are gone leave, new ones join, and nothing that had arrived is lost.
 """
 
-from dataclasses import replace
-
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
@@ -157,19 +155,3 @@ def test_whatever_a_worker_keeps_goes_with_it(wire, local, count):
     adapted = for_workers_of(checkpoint, other.experiment)
     assert len(adapted.worker_files) == min(3, count) * has_state
     assert resumed(other, choice, adapted)[-1].status == "finished"
-
-
-def test_it_waits_for_enough_workers_as_ever():
-    group = {"name": "gpu", "count": 3, "step_s": 1.0}
-    task = timed(workers=[group], workload={"samples": 60}, cluster={"min_workers": 2})
-    choice = ParadigmChoice(name="asp")
-    _, checkpoint = interrupted(task, choice, 12)
-    others = timed(
-        workers=[{**group, "name": "other", "count": 2}],
-        workload={"samples": 60},
-        cluster={"min_workers": 2},
-    )
-    lines = resumed(others, choice, for_workers_of(checkpoint, others.experiment))
-    assert lines[-1].status == "finished"
-    gone = replace(checkpoint, state={**checkpoint.state, "joining": []})
-    assert len(for_workers_of(gone, others.experiment).state["joining"]) == 2

@@ -4,37 +4,24 @@ the very weights that it would have had.
 
 import gc
 from collections import Counter
-from itertools import count, pairwise
+from itertools import count
 from weakref import WeakSet
 
 import pytest
 import torch
 from hypothesis import assume, event, example, given, settings, strategies as st
-from torch import nn
 
-from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
 from raysync.core.journal import Entry, Evaluation, Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, SnapshotCall
-from raysync.engine.parameter_server import ServerState
 from raysync.engine.server_log import FEWEST_GRADIENTS, MAX_UPDATES, ServerLog
-from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
 from raysync.virtual.virtual_backend import VirtualBackend
 from raysync.virtual.virtual_processes import ProcessEnd
 from tests.builders.paradigms import VARIANTS
-from tests.builders.virtual import DATA, replayed, weights_of
+from tests.builders.virtual import entries, interrupted, learning, of, replayed, weights_of
 
-LEARNING = {
-    "engine": "virtual",
-    "batch_size": 4,
-    "update": {"lr": 0.1, "optimizer": {"name": "adam"}},
-    "workload": {"samples": 160},
-    "evaluation": {"marks": 4},
-    "keep": "best",
-    "workers": [{"name": "gpu", "count": 3, "step_s": 0.1, "jitter": {"sigma": 0.5}}],
-}
 COMPENSATED = {"update": {"lr": 0.1, "delay_compensation": {}}}
 CRASHES = [{"kind": "crash", "worker": "gpu-1", "at_clock": 4, "rejoin_after_s": 0.2}]
 ALL = 2**30
@@ -46,19 +33,13 @@ class Held:
     """Stands for a call."""
 
 
-def with_statistics():
-    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4))
-
-
 def task_of(log_bytes=ALL, backoff_s=0.0, **more):
     restarts = {"backoff_s": backoff_s, "attempts": 50}
     cluster = {"step_deadline_s": 3.0, "restarts": restarts, "server_log_bytes": log_bytes}
-    settings = LEARNING | {"cluster": cluster} | more
-    return prepare(config.validate(settings), with_statistics, DATA)
+    return learning(cluster=cluster, **more)
 
 
-VECTOR_BYTES = prepare(config.validate(LEARNING), with_statistics, DATA).vector_bytes
-SHORT = FEWEST_GRADIENTS * VECTOR_BYTES
+SHORT = FEWEST_GRADIENTS * learning().vector_bytes
 
 
 def trained(task, choice, ends=(), checkpoint=None):
@@ -72,17 +53,13 @@ def trained(task, choice, ends=(), checkpoint=None):
     return driver, lines, checkpoints
 
 
-def told(lines, kind):
-    return [line for line in lines if isinstance(line, kind)]
-
-
 def history(lines):
     """What happened, what was decided, and the loss of each step."""
-    return [(entry.event, entry.decisions, entry.report.loss) for entry in told(lines, Entry)]
+    return [(entry.event, entry.decisions, entry.report.loss) for entry in of(lines, Entry)]
 
 
 def times_lost(lines):
-    return sum(" and recovered after " in line.text for line in told(lines, Remark))
+    return sum(" and recovered after " in line.text for line in of(lines, Remark))
 
 
 @settings(max_examples=20)
@@ -111,7 +88,7 @@ def test_a_run_that_loses_its_server_is_the_run_that_does_not(
     event(f"lost {times_lost(others)} times")
     assert others[-1] == lines[-1]
     assert history(others) == history(lines)
-    assert told(others, Evaluation) == told(lines, Evaluation)
+    assert of(others, Evaluation) == of(lines, Evaluation)
     assert torch.equal(weights_of(other), weights_of(driver))
     assert other.models == driver.models
 
@@ -140,66 +117,15 @@ def test_whatever_it_takes_no_push_is_lost_or_applied_twice(
     assert again.difference is None
     roster = again.machine.roster
     assert roster.received == roster.applied + roster.dropped + len(roster.buffered)
-    pushed = Counter(
-        (line.event.worker, line.event.clock)
-        for line in told(others, Entry)
-        if isinstance(line.event, Pushed)
-    )
+    pushed = Counter((line.event.worker, line.event.clock) for line in entries(others, Pushed))
     assert set(pushed.values()) == {1}
     assert all(worker.endswith("#1") for worker, _ in pushed), "no worker is blamed for it"
     assert other.backend.processes.of_actor["server"].actor.state()["version"] == roster.version
-    marks = [[line.mark for line in told(each, Evaluation)] for each in (lines, others)]
+    marks = [[line.mark for line in of(each, Evaluation)] for each in (lines, others)]
     assert marks[0] == marks[1]
     if paradigm == "bsp":
         assert torch.equal(weights_of(other), weights_of(driver))
         assert other.models == driver.models
-
-
-ARROWS = {
-    ServerState.UP: {ServerState.LOST},
-    ServerState.LOST: {ServerState.STARTING},
-    ServerState.STARTING: {ServerState.REPLAYING, ServerState.LOST},
-    ServerState.REPLAYING: {ServerState.UP, ServerState.LOST},
-}
-
-
-def states_of(driver):
-    """The states of the server of a run, each with its time, as the run goes on to its end."""
-    server, wait = driver.topology.server, driver.backend.wait
-    states = [(0.0, server.state)]
-
-    def wait_and_look():
-        wait()
-        if server.state is not states[-1][1]:
-            states.append((driver.backend.now, server.state))
-
-    driver.backend.wait = wait_and_look
-    return states, [line for report in driver.run() for line in report]
-
-
-@settings(max_examples=15)
-@given(DEATHS, st.sampled_from([0.1, 0.3]), st.sampled_from([SHORT, ALL]))
-@example([0.5, 0.7, 0.72], 0.1, ALL)
-def test_a_server_is_up_lost_starts_and_replays(deaths, backoff_s, log_bytes):
-    """In this order alone, unless it is lost again; after a wait that doubles with each attempt."""
-    task = task_of(log_bytes, backoff_s, network={"update_s": 0.02})
-    ends = {"server": [ProcessEnd(at) for at in deaths]}
-    driver = driver_of(task, ParadigmChoice(name="asp").make(), None, ends)
-    states, lines = states_of(driver)
-    assert all(after in ARROWS[before] for (_, before), (_, after) in pairwise(states))
-    back, failed, lost_at = [], 0, None
-    for (since, state), (until, following) in pairwise(states):
-        if state is ServerState.LOST:
-            failed = failed if until - since == pytest.approx(backoff_s * 2**failed) else 0
-            assert until - since == pytest.approx(backoff_s * 2**failed)
-            failed, lost_at = failed + 1, since if lost_at is None else lost_at
-        if following is ServerState.UP:
-            back.append(f" and recovered after {until - lost_at:.3g} s")
-            lost_at = None
-    event(f"{len(states)} states")
-    told_back = [line.text for line in told(lines, Remark) if " and recovered after " in line.text]
-    assert len(told_back) == len(back)
-    assert all(after in text for after, text in zip(back, told_back, strict=True))
 
 
 @settings(max_examples=8)
@@ -210,15 +136,8 @@ def test_a_resumed_run_restarts_from_its_checkpoint(after, lost_after_s, paradig
     """
     choice, task = ParadigmChoice(name=paradigm), task_of()
     whole, _, _ = trained(task, choice)
-    driver = driver_of(task, choice.make())
-    driver.start()
-    while driver.is_running and not driver.checkpoints:
-        if not after:
-            driver.checkpointer.request()
-        after -= 1
-        driver.backend.wait()
-    assume(driver.checkpoints)
-    [checkpoint] = driver.checkpoints
+    _, checkpoint = interrupted(task, choice, after)
+    assume(checkpoint)
     undisturbed, lines, _ = trained(task, choice, (), checkpoint)
     other, others, _ = trained(task, choice, [ProcessEnd(checkpoint.at + lost_after_s)], checkpoint)
     event(f"lost {times_lost(others)} times")
@@ -289,7 +208,7 @@ def test_a_server_that_cannot_be_snapshot_has_no_log():
     [{"server_log_bytes": 0}, {"server_log_bytes": SHORT - 1}, {"restarts": {"attempts": 0}}],
 )
 def test_without_a_log_or_attempts_the_loss_of_a_server_ends_the_run(setting):
-    task = prepare(config.validate(LEARNING | {"cluster": setting}), with_statistics, DATA)
+    task = learning(cluster=setting)
     driver, lines, _ = trained(task, ParadigmChoice(name="asp"), [ProcessEnd(0.5)])
     assert driver.topology.server.log is None
     assert (lines[-1].status, lines[-1].error) == ("failed", "server: its actor died")
@@ -308,9 +227,11 @@ def test_deadlines_keep_no_vectors(monkeypatch):
 
     original = VirtualBackend.call
     monkeypatch.setattr(VirtualBackend, "call", call)
-    settings = LEARNING | {"evaluation": {"marks": 30}, "checkpoint": {"every_progress": 0.05}}
-    cluster = {"step_deadline_s": 1e6, "server_log_bytes": SHORT}
-    task = prepare(config.validate(settings | {"cluster": cluster}), with_statistics, DATA)
+    task = learning(
+        evaluation={"marks": 30},
+        checkpoint={"every_progress": 0.05},
+        cluster={"step_deadline_s": 1e6, "server_log_bytes": SHORT},
+    )
     driver, lines, checkpoints = trained(task, ParadigmChoice(name="asp"), [ProcessEnd(1e6)])
     assert lines[-1].status == "finished"
     assert len(checkpoints) > 10

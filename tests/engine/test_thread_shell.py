@@ -4,17 +4,14 @@ Where a paradigm fixes what is added to what, the weights are the virtual run's,
 threads do beside each other is otherwise different each time: there the invariants hold.
 """
 
-import ast
 import threading
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import torch
 from torch import nn
 
 from raysync import config
@@ -23,12 +20,10 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Apply
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Checkpointed, Entry, Evaluation, Remark, Resumed
-from raysync.engine.backend import Failure
 from raysync.engine.driver import Driver
 from raysync.engine.messages import (
     ApplyCall,
     EvaluateCall,
-    ForgetCall,
     PublishCall,
     SavedCall,
     SnapshotCall,
@@ -37,10 +32,9 @@ from raysync.engine.messages import (
     StepCall,
 )
 from raysync.engine.server_log import FEWEST_GRADIENTS
-from raysync.programs.program import Handled
 from raysync.training.preparation import prepare
 from raysync.virtual import engine as virtual
-from tests.builders.virtual import cut_task, entries, interrupted, replayed
+from tests.builders.virtual import cut_task, entries, interrupted, of, replayed
 from tests.fakes import threads
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -74,8 +68,9 @@ def task_of(model=None, **more):
     return prepare(config.validate(SETTINGS | {"cluster": cluster} | more), model)
 
 
-def task_with_log_of(gradients):
-    return task_of(cluster={"server_log_bytes": gradients * task_of().vector_bytes})
+def task_with_log_of(gradients, **more):
+    log_bytes = gradients * task_of(**more).vector_bytes
+    return task_of(cluster={"server_log_bytes": log_bytes}, **more)
 
 
 @dataclass
@@ -87,7 +82,7 @@ class Run:
     checkpoints: list[Checkpoint]
 
     def of(self, kind):
-        return [line for line in self.lines if isinstance(line, kind)]
+        return of(self.lines, kind)
 
     @property
     def evaluations(self):
@@ -155,11 +150,13 @@ class Dies(Story):
         self.driver.backend.processes.kill(self._actor)
 
 
-class Raises(Story):
-    """An error of the user's code."""
+class Unmade(Story):
+    """An error of the user's code as the program is made."""
 
-    def happens(self):
-        raise ValueError("the user's own")
+    def __call__(self, name, program):
+        if name == self._actor:
+            raise ValueError("the user's own")
+        return program
 
 
 class Stops(Story):
@@ -206,7 +203,6 @@ def check_equal(run, expected):
 LOCAL = {"steps": 4, "optimizer": "adam", "lr": 0.01}
 BARRIERS = {
     "bsp": {},
-    "k-sync": {"paradigm": {"name": "k-sync", "k": 3}},
     "local steps": {"local": LOCAL, "update": {"lr": 0.7, "momentum": 0.9}},
     "batch norm": {"model": with_statistics},
     "adam, clipped": {"update": {"optimizer": "adam", "lr": 0.01, "clip_norm": 0.5}},
@@ -220,18 +216,17 @@ BARRIERS = {
 
 @cache
 def barrier(label):
-    """The task, the paradigm, and the run in virtual time."""
-    more = dict(BARRIERS[label])
-    task, choice = task_of(**more), ParadigmChoice(**more.get("paradigm", {"name": "bsp"}))
-    return task, choice, in_virtual_time(task, choice)
+    """The task, and the run in virtual time."""
+    task = task_of(**BARRIERS[label])
+    return task, in_virtual_time(task)
 
 
 @pytest.mark.parametrize("label", BARRIERS)
 def test_under_a_barrier_the_weights_are_those_of_the_virtual_run(label):
-    task, choice, expected = barrier(label)
-    run = in_threads(task, choice)
+    task, expected = barrier(label)
+    run = in_threads(task)
     check_equal(run, expected)
-    check(task, choice, run)
+    check(task, BSP, run)
 
 
 def test_a_pipeline_has_the_weights_of_the_virtual_run():
@@ -283,98 +278,36 @@ def test_a_worker_that_dies_comes_back(paradigm, number):
     assert clocks["w-1#2"] > 0
 
 
-def test_a_worker_that_the_experiment_kills_comes_back():
-    faults = [{"kind": "kill", "at_s": 0.0, "workers": ["w-2"]}]
-    task = task_of(faults=faults, cluster={"min_workers": 3})
-    run = in_threads(task)
-    check(task, BSP, run)
-    [left] = entries(run.lines, Left)
-    assert left.event.worker == "w-2#1"
-    assert not left.report.is_loss
-    assert run.lines[-1].faults_without_effect == ()
+SHORT, WHOLE = FEWEST_GRADIENTS, 10**6
+"""Gradients in the log of a server: it is made again from snapshots and the log, or from the log
+alone."""
 
 
 @pytest.mark.parametrize(
-    ("kind", "numbers"),
+    ("label", "gradients", "actor", "kind", "numbers"),
     [
-        (ApplyCall, [1]),
-        (ApplyCall, [5]),
-        (ApplyCall, [UPDATES]),
-        (ApplyCall, [4, 6]),  # again while it repeats
-        (PublishCall, [1]),
-        (PublishCall, [2, 3]),
+        ("bsp", WHOLE, "server", ApplyCall, [1]),
+        ("bsp", SHORT, "server", ApplyCall, [UPDATES]),
+        ("bsp", SHORT, "server", ApplyCall, [4, 6]),  # again while it repeats
+        ("bsp", WHOLE, "server", ApplyCall, [4, 6]),
+        ("bsp", SHORT, "server", PublishCall, [2, 3]),
+        ("batch norm", WHOLE, "server", ApplyCall, [4]),
+        ("bsp", WHOLE, "evaluator", EvaluateCall, [3]),
+        ("bsp", WHOLE, "evaluator", StateDictCall, [1]),
     ],
 )
-@pytest.mark.parametrize("gradients", [FEWEST_GRADIENTS, 10**6])
-def test_a_server_that_dies_is_made_again_bit_for_bit(kind, numbers, gradients):
-    """From its log alone, or from snapshots and a short log."""
-    expected = barrier("bsp")[-1]
-    task = task_with_log_of(gradients)
-    run = in_threads(task, story=Dies("server", kind, *numbers))
+def test_who_dies_is_made_again_bit_for_bit(label, gradients, actor, kind, numbers):
+    _, expected = barrier(label)
+    task = task_with_log_of(gradients, **BARRIERS[label])
+    run = in_threads(task, story=Dies(actor, kind, *numbers))
     check_equal(run, expected)
-    assert {remark.lost for remark in run.of(Remark)} == {"server"}
+    assert {remark.lost for remark in run.of(Remark)} == {actor}
     assert not entries(run.lines, Left), "no worker is blamed for it"
-
-
-def test_a_server_with_statistics_of_workers_is_made_again():
-    task, choice, expected = barrier("batch norm")
-    check_equal(in_threads(task, choice, story=Dies("server", ApplyCall, 4)), expected)
-
-
-def test_without_a_barrier_no_push_is_lost_with_the_server():
-    choice, task = ParadigmChoice(name="asp"), task_with_log_of(FEWEST_GRADIENTS)
-    run = in_threads(task, choice, story=Dies("server", ApplyCall, 9))
-    check(task, choice, run)
-    assert [remark.lost for remark in run.of(Remark)] == ["server"]
-    assert not entries(run.lines, Left)
-
-
-@pytest.mark.parametrize(
-    ("kind", "number"), [(EvaluateCall, 1), (EvaluateCall, 3), (StateDictCall, 1)]
-)
-def test_an_evaluator_that_dies_repeats_what_it_did(kind, number):
-    task, choice, expected = barrier("bsp")
-    run = in_threads(task, choice, story=Dies("evaluator", kind, number))
-    check_equal(run, expected)
-    assert [remark.lost for remark in run.of(Remark)] == ["evaluator"]
-
-
-@pytest.mark.parametrize(
-    "story", [("w-1#1", StepCall, 3), ("server", ApplyCall, 3), ("evaluator", EvaluateCall, 2)]
-)
-def test_an_error_of_the_users_ends_the_run_with_its_name(story):
-    run = in_threads(task_of(), story=Raises(*story))
-    assert run.lines[-1].status == "failed"
-    assert story[0] in run.lines[-1].error
-    assert "ValueError: the user's own" in run.lines[-1].error
-    assert replayed(task_of(), run.lines, BSP).difference is None
-
-
-class BreaksInAThread(nn.Linear):
-    def forward(self, x):
-        if threading.current_thread().name == "w-0#1":
-            raise ValueError("the user's own")
-        return super().forward(x)
-
-
-def test_a_model_that_raises_in_one_worker_ends_the_run():
-    task = task_of(lambda classes: nn.Sequential(nn.Flatten(), BreaksInAThread(64, classes)))
-    run = in_threads(task)
-    assert run.lines[-1].status == "failed"
-    assert "w-0#1" in run.lines[-1].error
-    assert "ValueError: the user's own" in run.lines[-1].error
 
 
 @pytest.mark.parametrize("actor", ["w-1#1", "server", "evaluator"])
 def test_an_actor_that_cannot_begin_ends_the_run(actor):
-    def around(name, program):
-        if name == actor:
-            raise ValueError("the user's own")
-        return program
-
-    driver = threads.driver_of(task_of(), BSP.make(), around=around)
-    with closing(driver.backend):
-        run = ended(driver)
+    run = in_threads(task_of(), story=Unmade(actor, StepCall))
     assert run.lines[-1].status == "failed"
     assert "ValueError: the user's own" in run.lines[-1].error
 
@@ -386,28 +319,25 @@ def until(lines, checkpoint):
     return lines[: lines.index(Checkpointed(checkpoint.at, checkpoint.number)) + 1]
 
 
-@pytest.mark.parametrize("label", ["bsp", "local steps", "batch norm", "int8"])
+@pytest.mark.parametrize("label", ["local steps", "batch norm", "int8"])
 def test_a_resumed_run_has_the_weights_of_one_that_was_never_interrupted(label):
     """Also if its server dies, also on the other clock, and from there back again."""
-    _, choice, expected = barrier(label)
+    _, expected = barrier(label)
     task = task_of(**BARRIERS[label], checkpoint={"every_progress": 0.3})
-    whole = in_threads(task, choice)
+    whole, virtually = in_threads(task), in_virtual_time(task)
     check_equal(whole, expected)
-    assert whole.checkpoints
-    for checkpoint in whole.checkpoints:
-        former = until(whole.lines, checkpoint)
-        for resume, story in (
-            (in_threads, {}),
-            (in_threads, {"story": Dies("server", ApplyCall, 1)}),
-            (in_virtual_time, {}),
-        ):
-            again = resume(task, choice, checkpoint, **story)
-            lines = [*former, Resumed(checkpoint.at, checkpoint.number), *again.lines]
-            check_equal(Run(again.driver, lines, []), expected)
-            assert replayed(task, lines, choice).difference is None
-    virtually = in_virtual_time(task, choice)
-    for checkpoint in virtually.checkpoints:
-        assert in_threads(task, choice, checkpoint).driver.models == expected.driver.models
+    first, last = whole.checkpoints[0], whole.checkpoints[-1]
+    for checkpoint, again in (
+        (first, in_threads(task, BSP, first)),
+        (last, in_threads(task, BSP, last, Dies("server", ApplyCall, 1))),
+        (first, in_virtual_time(task, BSP, first)),
+    ):
+        resumed = Resumed(checkpoint.at, checkpoint.number)
+        lines = [*until(whole.lines, checkpoint), resumed, *again.lines]
+        check_equal(Run(again.driver, lines, []), expected)
+        assert replayed(task, lines, BSP).difference is None
+    back = in_threads(task, BSP, virtually.checkpoints[0])
+    assert back.driver.models == expected.driver.models
 
 
 IN_TURN = [{"name": f"w{index}", "step_s": 0.1 + 0.02 * index} for index in range(3)]
@@ -419,7 +349,7 @@ def test_a_run_whose_server_dies_as_it_resumes_loses_nothing(label, kind):
     """Neither what has been pushed nor the statistics of workers, whether they compute or wait."""
     task = task_of(**BARRIERS[label], workers=IN_TURN, checkpoint={"every_s": 1000.0})
     expected, pushed = in_virtual_time(task), set()
-    for after in range(14, 24):
+    for after in range(17, 22):
         _, checkpoint = interrupted(task, BSP, after)
         pushed.add(len(checkpoint.state["pushed"]))
         again = in_threads(task, BSP, checkpoint, Dies("server", kind, 1))
@@ -446,7 +376,7 @@ def test_a_run_that_is_stopped_goes_on_from_there():
     check_equal(Run(again.driver, lines, []), expected)
 
 
-@pytest.mark.parametrize("label", ["asp", "hybrid", "lagtuner", "quorum"])
+@pytest.mark.parametrize("label", ["hybrid", "quorum"])
 def test_without_a_barrier_a_resumed_run_is_a_possible_history(label):
     choice = ParadigmChoice(**FREE[label])
     task = task_of(**UNEQUAL, workload={"samples": 480}, checkpoint={"every_progress": 0.3})
@@ -455,143 +385,3 @@ def test_without_a_barrier_a_resumed_run_is_a_possible_history(label):
     again = in_threads(task, choice, checkpoint)
     resumed = Resumed(checkpoint.at, checkpoint.number)
     check(task, choice, again, [*until(whole.lines, checkpoint), resumed, *again.lines])
-
-
-# ---- calls ----
-
-
-@pytest.fixture
-def world():
-    task = barrier("bsp")[0]
-    driver = threads.driver_of(task, BSP.make())
-    with closing(driver.backend) as backend:
-        yield backend
-
-
-@pytest.mark.parametrize(
-    ("actor", "message"),
-    [("server", StepCall(0, 8)), ("w-0#1", ForgetCall("w-1#1")), ("evaluator", StepCall(0, 8))],
-)
-def test_what_an_actor_does_not_answer_is_a_failure_with_its_name(world, actor, message):
-    call = world.call(actor, message)
-    failure = world.failure(call, PATIENCE_S)
-    assert (failure.kind, failure.actor) == ("raised", actor)
-    assert call.answer == failure
-    victim = world.call("w-2#1", StepCall(0, 8), [call])
-    assert world.failure(victim, PATIENCE_S) == failure, "who needs its value fails with it"
-
-
-def test_calls_of_a_dead_actor_fail_and_a_new_one_answers(world):
-    first = world.call("server", PublishCall(0, 0))
-    assert world.failure(first, PATIENCE_S) is None
-    world.kill("server")
-    lost = world.call("server", PublishCall(0, 0))
-    assert world.failure(lost, PATIENCE_S) == Failure("died", lost.answer.reason, "server")
-    assert world.failure(world.restart("server"), PATIENCE_S) is None
-    again = world.repeat(lost, "server", PublishCall(0, 0))
-    for call in (again, lost, world.call("w-0#1", StepCall(0, 8), [lost])):
-        assert world.failure(call, PATIENCE_S) is None
-    assert world.failure(first, PATIENCE_S) is None, "what was there stays"
-
-
-def a_program(handle):
-    return closing(threads.Threads(lambda name: SimpleNamespace(handle=handle)))
-
-
-def test_an_actor_executes_in_order_what_is_called_and_is_awaited_no_longer_than_said():
-    done, may_go_on = [], threading.Event()
-
-    def handle(message, inputs):
-        assert may_go_on.wait(PATIENCE_S)
-        done.append(message.worker)
-        return Handled((), message.worker)
-
-    with a_program(handle) as world:
-        calls = [world.call("a", ForgetCall(str(index))) for index in range(5)]
-        with pytest.raises(TimeoutError):
-            world.failure(calls[0], 0)
-        assert not any(map(world.is_done, calls))
-        may_go_on.set()
-        assert world.failure(calls[-1], PATIENCE_S) is None
-        assert [call.answer for call in calls] == done == list("01234")
-
-
-def test_a_call_that_waited_for_lost_values_fails_also_after_these_were_made_again():
-    """It is issued again, so it would be done twice."""
-    may_go_on = threading.Event()
-
-    def handle(message, inputs):
-        assert may_go_on.wait(PATIENCE_S)
-        return Handled((torch.zeros(3),))
-
-    with a_program(handle) as world:
-        world.spawn("a")
-        world.kill("a")
-        lost, waits = world.call("a", PublishCall(0, 0)), world.call("b", PublishCall(0, 0))
-        victim = world.call("b", PublishCall(0, 0), [lost])
-        failed = world.failure(lost, PATIENCE_S)
-        world.restart("a")
-        world.repeat(lost, "a", PublishCall(0, 0))
-        may_go_on.set()
-        assert world.failure(victim, PATIENCE_S) == failed
-        again = world.call("b", PublishCall(0, 0), [lost])
-        assert world.failure(waits, PATIENCE_S) is world.failure(again, PATIENCE_S) is None
-
-
-def test_a_borrowed_value_is_kept_as_it_was():
-    own = torch.zeros(3)
-
-    def handle(message, inputs):
-        if inputs:
-            return Handled((), [vector.tolist() for vector in inputs])
-        own.add_(1)
-        return Handled((own,), None, is_borrowed=True)
-
-    with a_program(handle) as world:
-        first, second = (world.call("a", PublishCall(0, 0)) for _ in range(2))
-        seen = world.call("b", PublishCall(0, 0), [first, second])
-        assert world.failure(seen, PATIENCE_S) is None
-        assert seen.answer == [[1.0] * 3, [2.0] * 3]
-
-
-def test_a_program_that_ends_its_thread_is_no_hang():
-    def handle(message, inputs):
-        raise SystemExit
-
-    with a_program(handle) as world:
-        for _ in range(2):
-            assert world.failure(world.call("a", ForgetCall("w")), PATIENCE_S).actor == "a"
-
-
-def test_callbacks_come_in_the_drivers_thread_timers_in_the_order_of_their_times():
-    happened = []
-
-    def note(what):
-        happened.append((what, threading.current_thread()))
-
-    with a_program(lambda message, inputs: Handled()) as world:
-        for at in (0.02, 0.01, 0.0):
-            world.schedule(at, note, at)
-        world.watch(world.call("a", ForgetCall("w")), note, "done")
-        while len(happened) < 4:
-            world.wait()
-        assert world.now >= 0.02
-    assert {thread for _, thread in happened} == {threading.current_thread()}
-    assert [what for what, _ in happened if what != "done"] == [0.0, 0.01, 0.02]
-
-
-def test_the_third_shell_is_small():
-    assert code_lines(Path(threads.__file__).read_text(encoding="utf-8")) < 150
-
-
-def code_lines(source):
-    """The lines of code: not blank, no comment, and no part of a docstring."""
-    texts = {
-        line
-        for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        for line in range(node.lineno, node.end_lineno + 1)
-        if isinstance(node.value.value, str)
-    }
-    lines = enumerate(map(str.strip, source.splitlines()), start=1)
-    return sum(bool(line) and line[0] != "#" and number not in texts for number, line in lines)

@@ -10,11 +10,11 @@ from hypothesis import given, settings, strategies as st
 
 from raysync import config
 from raysync.core.events import Left
-from raysync.core.journal import Ended, Entry, Remark, decode, encode
+from raysync.core.journal import Ended, Remark, decode, encode
 from raysync.errors import RunLost
 from raysync.record.measures import Measures
 from raysync.training.preparation import prepare
-from tests.builders.virtual import DATA, TIMING, deep
+from tests.builders.virtual import DATA, TIMING, deep, entries
 from tests.engine.world import Incidents, driver_in, run_in
 
 WORKERS = [{"name": "w", "count": 3, "step_s": 1.0}]
@@ -38,16 +38,13 @@ def summary_of(training, lines):
     return measures.summary()
 
 
-def losses_in(summary):
-    """Workers and their seconds, servers and theirs, evaluators."""
-    keys = "lost_workers", "worker_away_s", "lost_servers", "server_away_s", "lost_evaluators"
-    return tuple(summary[key] for key in keys)
-
-
 def told(*incidents, **given):
+    """Workers and their seconds, servers and theirs, evaluators."""
     training = task_of(**given)
     _, lines = run_in(training, training.experiment.paradigm.make(), *incidents)
-    return losses_in(summary_of(training, lines))
+    keys = "lost_workers", "worker_away_s", "lost_servers", "server_away_s", "lost_evaluators"
+    summary = summary_of(training, lines)
+    return tuple(summary[key] for key in keys)
 
 
 @pytest.mark.parametrize("paradigm", ["bsp", "asp"])
@@ -63,37 +60,39 @@ def test_nothing_is_lost_where_only_the_experiment_or_a_drain_takes_workers_away
     assert told(**PIPELINE) == NOTHING
 
 
-def test_a_worker_is_away_until_its_slot_has_another():
-    """It waits for 1 s, and takes 2 s to start."""
-    assert told("w-1#1 dies at 1.5", "w-1#2 takes 2 s to start") == (1, 3.0, 0, 0.0, 0)
+def crash(slot, at_s, rejoin_after_s):
+    return {"kind": "crash", "worker": slot, "at_s": at_s, "rejoin_after_s": rejoin_after_s}
 
 
-def test_a_worker_that_does_not_come_back_is_away_to_the_end():
-    training = task_of(cluster={"restarts": {"attempts": 0}})
-    _, lines = run_in(training, training.experiment.paradigm.make(), "w-1#1 dies at 1.5")
-    assert losses_in(summary_of(training, lines)) == (1, lines[-1].at - 1.5, 0, 0.0, 0)
+TWO = {"workers": [{"name": "w", "count": 2, "step_s": 1.0}], "paradigm": "asp"}
 
 
-def test_a_loss_beside_a_planned_crash_counts_alone():
-    """Of two slots that are empty at the same time; and who follows a lost worker may crash."""
-    faults = [{"kind": "crash", "worker": "w-0", "at_s": 1.5, "rejoin_after_s": 5.0}]
-    assert told("w-1#1 dies at 1.5", faults=faults) == (1, 1.0, 0, 0.0, 0)
-    faults = [{"kind": "crash", "worker": "w-1", "at_s": 3.0, "rejoin_after_s": 2.0}]
-    assert told("w-1#1 dies at 1.5", faults=faults) == (1, 1.0, 0, 0.0, 0)
+@pytest.mark.parametrize(
+    ("incidents", "given", "losses"),
+    [
+        (["w-1#1 dies at 1.5", "w-1#2 takes 2 s to start"], {}, (1, 3.0, 0, 0.0, 0)),
+        (["w-1#1 dies at 1.5"], {"cluster": {"restarts": {"attempts": 0}}}, (1, 10.5, 0, 0.0, 0)),
+        (["w-1#1 dies at 1.5"], {"faults": [crash("w-0", 1.5, 5.0)]}, (1, 1.0, 0, 0.0, 0)),
+        (["w-1#1 dies at 1.5"], {"faults": [crash("w-1", 3.0, 2.0)]}, (1, 1.0, 0, 0.0, 0)),
+        (["server dies at 3.1"], TWO | {"network": {"update_s": 0.25}}, (0, 0.0, 1, 2.5, 0)),
+        (["server dies at 2.1", "server dies at 5.1"], {"paradigm": "asp"}, (0, 0.0, 2, 2.0, 0)),
+    ],
+    ids=[
+        "1 s of waiting and 2 s of starting",
+        "away to the end",
+        "of two empty slots one was planned",
+        "who follows may crash",
+        "a server waits for 1 s and repeats six updates",
+        "a server, twice",
+    ],
+)
+def test_what_is_lost_is_away_until_another_has_its_place(incidents, given, losses):
+    assert told(*incidents, **given) == losses
 
 
-def test_a_server_is_away_until_it_has_repeated_its_calls():
-    """It waits for 1 s; each of six updates takes 0.25 s."""
-    two = [{"name": "w", "count": 2, "step_s": 1.0}]
-    slow = {"workers": two, "network": {"update_s": 0.25}}
-    assert told("server dies at 3.1", paradigm="asp", **slow) == (0, 0.0, 1, 2.5, 0)
-    twice = told("server dies at 2.1", "server dies at 5.1", paradigm="asp")
-    assert twice == (0, 0.0, 2, 2.0, 0)
-
-
-def test_an_evaluator_counts_each_time():
-    assert told("evaluator dies at 0")[4] == 1
-    assert told(*["evaluator dies at 0"] * 3)[4] == 3
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_evaluator_counts_each_time(count):
+    assert told(*["evaluator dies at 0"] * count)[4] == count
 
 
 @settings(max_examples=30)
@@ -116,11 +115,7 @@ def test_of_any_deaths_those_count_that_no_kill_of_the_experiment_was(deaths, pa
     training = task_of(paradigm=paradigm, faults=faults)
     _, lines = run_in(training, training.experiment.paradigm.make(), *incidents)
     victims = {text.partition(" ")[0] for text in incidents}
-    left = {
-        line.event.worker
-        for line in lines
-        if isinstance(line, Entry) and isinstance(line.event, Left)
-    }
+    left = {entry.event.worker for entry in entries(lines, Left)}
     assert summary_of(training, lines)["lost_workers"] == len(left & victims)
 
 

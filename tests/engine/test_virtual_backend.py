@@ -11,7 +11,7 @@ from raysync.engine.backend import Failure
 from raysync.engine.messages import Message
 from raysync.step_fault import NO_FAULT
 from raysync.virtual.transfers import Path, PhaseNetwork
-from raysync.virtual.virtual_backend import MOST_LINES, REPORT_EVERY, VirtualBackend
+from raysync.virtual.virtual_backend import REPORT_EVERY, VirtualBackend
 from raysync.virtual.virtual_processes import ProcessEnd
 
 
@@ -203,31 +203,6 @@ def test_a_killed_actor_is_gone_and_a_worker_that_is_spawned_is_ready():
     assert world.made == ["a", "a#2"]
 
 
-@pytest.mark.parametrize("computes", [True, False])
-def test_a_process_dies_at_the_time_that_was_told_and_its_next_life_knows_nothing_of_it(computes):
-    world = World(computes=computes)
-    world.backend.processes.end_at("a#1", 2.5)
-    world.call("a#1", 2)
-    world.call("b", 3, [], world.call("a#1", 2))
-    world.backend.schedule(3.0, lambda _: world.call("a#1", 1), None)
-    died, free = Failure("died", "its actor died", "a#1"), 0 if computes else "free"
-    assert world.run() == [(2, "a#1", free), (2.5, "a#1", died), (2.5, "b", died), (3, "a#1", died)]
-    world.backend.processes.kill("a#1")
-    world.call("a#2", 1)
-    world.call("b", 1)
-    assert world.run()[-2:] == [(4, "a#2", free), (4, "b", free)]
-
-
-def test_a_restarted_worker_takes_its_start_time():
-    backend = VirtualBackend(
-        lambda phase: PhaseNetwork({}), Adder, computes=False, start_s={"a#2": 2.5}.get
-    )
-    ready = []
-    backend.watch(backend.processes.spawn("a#2"), lambda _: ready.append(backend.now), None)
-    backend.wait()
-    assert ready == [2.5]
-
-
 def test_where_nothing_is_computed_calls_only_take_time():
     world = World(computes=False)
     first = world.call("a", 2, [5])
@@ -238,33 +213,3 @@ def test_where_nothing_is_computed_calls_only_take_time():
         world.backend.schedule(3.0 + number, lambda _: None, None)
     world.backend.wait()
     assert world.backend.now == 3 + REPORT_EVERY - 1, "a few at once"
-
-
-@pytest.mark.parametrize(
-    ("computes", "events", "due"),
-    [
-        (False, 0, REPORT_EVERY),
-        (False, 5_000, 50),
-        (False, 20_000, MOST_LINES),
-        (True, 20_000, REPORT_EVERY),
-    ],
-)
-def test_reports_are_short_at_first_and_a_hundredth_of_a_long_run_that_computes_nothing(
-    computes, events, due
-):
-    backend = World(computes=computes).backend
-    for number in range(events):
-        backend.schedule(number, lambda _: None, None)
-    assert next(lines for lines in range(2 * MOST_LINES) if backend.is_report_due(lines)) == due
-
-
-def test_the_order_of_events_is_the_same_on_every_run():
-    def run():
-        world = World({"b": {"a": Path(0.1, 0.2, 2)}}, c=[ProcessEnd(7.0)])
-        values = [world.call(name, seconds, [seconds]) for seconds in (1, 2, 0.5) for name in "abc"]
-        for value in values:
-            world.call("b", 0.25, [], value)
-        return world.run()
-
-    assert run() == run()
-    assert len(run()) == 18

@@ -48,10 +48,6 @@ class FakeStream:
         self._cuda.note(f"{self.name} waits for {other.name}")
         self.knows.learn(other.knows)
 
-    def wait_event(self, event: FakeEvent) -> None:
-        self._cuda.note(f"{self.name} waits for an event")
-        self.knows.learn(event.knows)
-
     def synchronize(self) -> None:
         self._cuda.note(f"host waits for {self.name}")
         self._cuda.host.learn(self.knows)
@@ -93,10 +89,6 @@ class FakeCuda(TorchDispatchMode):
         self._made = 0
         self._accesses: dict[int, list[tuple[str, int, bool]]] = {}
         """Storage -> stream, number of the operation and whether it wrote there."""
-        self._owners: dict[int, FakeStream] = {}
-        """Storage -> the stream that it was allocated on."""
-        self._recorded: dict[int, set[str]] = {}
-        """Storage -> the streams that its reuse waits for, by `record_stream`."""
         self._pinned: set[int] = set()
         self._kept: list[Any] = []  # so that no number of a storage is given twice
         self._patches = pytest.MonkeyPatch()
@@ -109,17 +101,6 @@ class FakeCuda(TorchDispatchMode):
     def note(self, line: str) -> None:
         """Add to the trace."""
         self.trace.append(line)
-
-    def free(self, tensor: Tensor) -> None:
-        """Let the allocator have the memory of a tensor of the GPU, which gives it to the next
-        operation of the stream that it was allocated on, at once.
-        """
-        storage = self._storage(tensor)
-        owner, recorded = self._owners[storage], self._recorded.get(storage, set())
-        for stream, number, _ in self._accesses[storage]:
-            is_over = max(owner.knows.get(stream, 0), self.host.get(stream, 0)) >= number
-            if not is_over and stream not in recorded:
-                raise Hazard(f"memory of {owner.name} is used again while {stream} uses it")
 
     def __enter__(self) -> Self:
         put, to = self._patches.setattr, Tensor.to
@@ -187,8 +168,6 @@ class FakeCuda(TorchDispatchMode):
         stream.knows.learn(self.host)
         stream.knows[stream.name] += 1
         self.note(f"{stream.name}: {name}")
-        for tensor in (*read, *written):
-            self._owners.setdefault(self._storage(tensor), stream)
         stores = {self._storage(each) for each in written}
         for storage in stores | {self._storage(each) for each in read}:
             self._check(storage, storage in stores, stream.knows, f"{stream.name}: {name}")
@@ -238,7 +217,6 @@ class FakeCuda(TorchDispatchMode):
 
     def _record(self, tensor: Tensor, stream: FakeStream) -> None:
         self.note(f"memory waits for {stream.name}")
-        self._recorded.setdefault(self._storage(tensor), set()).add(stream.name)
 
     def _known(self, tensor: Tensor, read: Callable[[Tensor], Any], zeros: Any) -> Any:
         """Return the numbers of a tensor of the host; zeros of one of the GPU, once its stream has

@@ -1,12 +1,14 @@
 """BSP with n workers is single-process training on the n-fold batch."""
 
+from functools import partial
+
 import pytest
 import torch
-from torch.nn.functional import cross_entropy
 
 from raysync import config
 from raysync.core.events import Pushed
 from raysync.training.preparation import prepare
+from tests.builders.plain_torch import flat, trained_on_whole_batches
 from tests.builders.tasks import Sums
 from tests.builders.virtual import entries, learn, weights_of
 
@@ -29,6 +31,10 @@ SETTINGS = {
 }
 
 
+SGD = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=1e-3)
+FALLING = partial(torch.optim.lr_scheduler.MultiStepLR, milestones=[ROUNDS // 2])
+
+
 def train(training, name):
     """The parameters after a run on the virtual engine."""
     lines, driver = learn(training, name)
@@ -38,22 +44,7 @@ def train(training, name):
 
 def train_alone(training, rounds=[[BATCH] * WORKERS] * ROUNDS):
     """torch, one process, one batch made of the workers' batches."""
-    module = training.build()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[ROUNDS // 2])
-    batches = [training.batches(slot) for slot in training.shards]
-    for clock in range(ROUNDS):
-        indices = [
-            index
-            for one, size in zip(batches, rounds[clock], strict=True)
-            for index in one.indices(clock, size)
-        ]
-        optimizer.zero_grad()
-        logits = module(training.data.samples(training.data.train_x[indices]))
-        cross_entropy(logits, torch.from_numpy(training.data.train_y[indices])).backward()
-        optimizer.step()
-        scheduler.step()
-    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+    return flat(trained_on_whole_batches(training, SGD, rounds, FALLING))
 
 
 def test_bsp_equals_the_n_fold_batch():
@@ -101,16 +92,15 @@ def test_a_users_task_is_trained_as_a_plain_loop_trains_it(micro_batch):
     settings |= {"batch_size": 5, "micro_batch": micro_batch}
     training = prepare(config.validate(settings), task=Sums(samples=60))
     module = training.build()
-    optimizer = torch.optim.SGD(module.parameters(), lr=0.05, momentum=0.9, weight_decay=1e-3)
-    scheduler = torch.optim.lr_scheduler.MultiStepLR(optimizer, milestones=[ROUNDS // 2])
+    optimizer = SGD(module.parameters())
+    scheduler = FALLING(optimizer)
     for clock in range(ROUNDS):
         batches = [training.reader(slot).read(clock, [5])[0] for slot in training.shards]
         optimizer.zero_grad()
         (sum(training.task.loss(module, batch) for batch in batches) / WORKERS).backward()
         optimizer.step()
         scheduler.step()
-    alone = torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
-    assert (train(training, "bsp") - alone).abs().max().item() < 1e-5
+    assert (train(training, "bsp") - flat(module)).abs().max().item() < 1e-5
 
 
 def test_asp_is_something_else():

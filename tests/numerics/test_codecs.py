@@ -10,6 +10,7 @@ from torch import nn
 
 import raysync
 from raysync import config
+from raysync.cluster.transports.payloads import incoming, outgoing
 from raysync.config import Update
 from raysync.errors import ConfigError
 from raysync.training.preparation import prepare
@@ -22,7 +23,7 @@ from raysync.training.worker.gradient import GradientComputation
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
 from tests.builders.updates import update_plan
-from tests.builders.virtual import DATA, learn, push_times, run, weights_of
+from tests.builders.virtual import DATA, interrupted, learn, push_times, run, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,15 +68,9 @@ def test_rounding_at_random_has_no_bias():
 @pytest.mark.parametrize("local", [None, {"steps": 2, "lr": 0.1}])
 def test_each_push_is_rounded_with_draws_of_its_own(local):
     """Which are those of its batch: equal on both engines, and after a resumption."""
-    settings = {"engine": "virtual", "batch_size": 8, "cluster": {"wire": "int8"}, "local": local}
-    training = prepare(
-        config.validate(settings), nn.Sequential(nn.Linear(3, 99), nn.Linear(99, 4)), DATA
-    )
+    training = task("int8", nn.Sequential(nn.Linear(3, 99), nn.Linear(99, 4)), local=local)
     gradient = GradientComputation(training.build(), training.task, wire="int8")
-    worker, reader = (
-        WorkerComputation(gradient, training.experiment),
-        training.reader(next(iter(training.groups))),
-    )
+    worker, reader = WorkerComputation(gradient, training.experiment), training.reader("a-0")
     vector, pushes = vector_of(gradient.model.size, 0), []
     for first in (0, 2, 4, 0):
         worker.compute(reader, first, 2 if local else 1, 8)
@@ -112,7 +107,7 @@ def test_with_error_feedback_nothing_is_lost(name, parameters, buffers, shards, 
     for push in range(pushes):
         vector = vector_of(parameters + buffers, push)
         encoded = wire.encode(vector, residual=residual, seed=push)
-        parts = torch.split(encoded, wire.sizes)
+        parts = incoming(*outgoing(encoded, wire.sizes))
         for span, part in zip(spans(parameters + buffers, shards), parts, strict=True):
             begin, end = min(span.start, parameters), min(span.stop, parameters)
             rest = span.stop - span.start - (end - begin)
@@ -122,43 +117,57 @@ def test_with_error_feedback_nothing_is_lost(name, parameters, buffers, shards, 
     torch.testing.assert_close(came + residual, sent, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"momentum": 0.9, "weight_decay": 0.1},
+        {"clip_norm": 0.5},
+        {"optimizer": "adamw", "lr": 0.01},
+        {"optimizer": "rmsprop", "lr": 0.01},
+        {"delay_compensation": {"name": "adaptive"}, "staleness_scaling": "inverse"},
+    ],
+)
 @pytest.mark.parametrize("name", CODECS)
-def test_a_server_steps_on_what_has_come(name):
-    size, buffers = 2100, 5
-    wire, vector = Wire(name, size, buffers), vector_of(size + buffers, 7)
-    stores = [
-        ParameterStore(torch.zeros(size + buffers), size, Update(lr=1.0), wire=each)
-        for each in (name, "float32")
-    ]
-    for _ in range(2):
-        pushes = [wire.encode(vector, seed=seed).clone() for seed in range(3)]
-        stores[0].apply(update_plan([8, 4, 2]), pushes)
-        decoded = [gradient_of(name, each, size, buffers).float() for each in pushes]
-        stores[1].apply(update_plan([8, 4, 2]), [torch.cat([d, vector[size:]]) for d in decoded])
-        assert torch.equal(stores[0].publish(), stores[1].publish())
+def test_what_is_added_and_stepped_on_is_in_float32(name, update):
+    """Bit by bit as if the decoded vectors had come; what has come is not written to."""
+    size, buffers, draw = 1030, 3, torch.Generator().manual_seed(0)
+    wire, compensates = Wire(name, size, buffers), "delay_compensation" in update
+    initial = torch.randn(size + buffers, generator=draw)
+    own, plain = (
+        ParameterStore(initial, size, Update(**update), wire=each) for each in (name, "float32")
+    )
+    for version in range(6):
+        pushes = 1 + version % 3
+        vectors = [torch.randn(size + buffers, generator=draw) for _ in range(pushes)]
+        bases = [torch.randn(size + buffers, generator=draw) for _ in range(pushes * compensates)]
+        plan = update_plan([8, 3, 5][:pushes], progress=0.1, staleness=[1, 3, 2][:pushes])
+        arrived = [wire.encode(vector, seed=version).clone() for vector in vectors]
+        kept = [each.clone() for each in arrived]
+        decoded = [gradient_of(name, each, size, buffers).float() for each in arrived]
+        own.apply(plan, [*arrived, *bases])
+        buffered = zip(decoded, vectors, strict=True)
+        plain.apply(plan, [*(torch.cat([d, vector[size:]]) for d, vector in buffered), *bases])
+        for before, after in zip(kept, arrived, strict=True):
+            assert torch.equal(before.view(torch.int32), after.view(torch.int32))
+        assert torch.equal(own.publish(), plain.publish())
+    assert own.version == 6
 
 
 def net():
     return nn.Sequential(nn.Linear(3, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
 
 
-def task(wire, **others):
-    return prepare(
-        config.validate(
-            {
-                "engine": "virtual",
-                "batch_size": 8,
-                "workers": [{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1.6}],
-                "workload": {"samples": 640},
-                "update": {"lr": 0.1},
-                "cluster": {"wire": wire},
-                "evaluation": {"marks": 1},
-            }
-            | others
-        ),
-        net,
-        DATA,
-    )
+def task(wire, model=net, data=DATA, **others):
+    settings = {
+        "engine": "virtual",
+        "batch_size": 8,
+        "workers": [{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1.6}],
+        "workload": {"samples": 640},
+        "update": {"lr": 0.1},
+        "cluster": {"wire": wire},
+        "evaluation": {"marks": 1},
+    }
+    return prepare(config.validate(settings | others), model, data)
 
 
 def test_error_feedback_makes_up_for_what_top_k_leaves_out():
@@ -177,14 +186,10 @@ def test_a_run_with_a_codec_is_the_same_each_time_and_goes_on_from_a_checkpoint(
     training = task(name, local=local, checkpoint={"every_progress": 0.3})
     weights = [weights_of(learn(training, "bsp")[1]) for _ in range(2)]
     assert torch.equal(*weights)
-    driver = driver_of(training, training.experiment.make(training.experiment.paradigm))
-    driver.start()
-    while not driver.checkpoints:
-        driver.backend.wait()
-    [checkpoint] = driver.checkpoints
-    again = driver_of(training, training.make(training.experiment.paradigm), checkpoint)
-    for _ in again.run():
-        pass
+    choice = training.experiment.paradigm
+    _, checkpoint = interrupted(training, choice, 20)
+    again = driver_of(training, training.make(choice), checkpoint)
+    assert [*again.run()]
     assert torch.equal(weights_of(again), weights[0])
 
 
@@ -194,25 +199,13 @@ WIDE = np.zeros((8, 255)), np.arange(8) % 4
 def test_bytes_are_those_that_travel():
     """A push of 1,024 numbers and a link of a kB/s: seconds are bytes."""
     link = {"latency_s": 0.0, "bandwidth_bytes_per_s": 1000}
-    seconds = {}
+    once = {"workers": [{"step_s": 1, "link": link}], "workload": {"samples": 1}, "batch_size": 1}
+    data, seconds = raysync.data_set("wide", WIDE, WIDE), []
     for wire in ("float32", "bf16", "int8", {"name": "top-k", "fraction": 0.125}):
-        training = prepare(
-            config.validate(
-                {
-                    "engine": "virtual",
-                    "timing": "only",
-                    "batch_size": 1,
-                    "workers": [{"step_s": 1, "link": link}],
-                    "workload": {"samples": 1},
-                    "cluster": {"wire": wire},
-                }
-            ),
-            nn.Linear(255, 4),
-            raysync.data_set("wide", WIDE, WIDE),
-        )
+        training = task(wire, nn.Linear(255, 4), data, timing="only", **once)
         [[at]] = push_times(run(training)).values()
-        seconds[str(wire)] = at - 1 - 4.096
-    assert list(seconds.values()) == pytest.approx([4.096, 2.048, 1.028, 1.024])
+        seconds.append(at - 1 - 4.096)
+    assert seconds == pytest.approx([4.096, 2.048, 1.028, 1.024])
 
 
 @pytest.mark.parametrize(

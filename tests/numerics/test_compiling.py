@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import nn
 
-import raysync
 from raysync import config
 from raysync.config import ParadigmChoice, WorkerGroup
 from raysync.decoupled.plan import check_training
@@ -127,12 +126,6 @@ def test_what_cannot_hold_it_refuses_it_by_name(choice, settings, where):
     paradigm = training.experiment.make(ParadigmChoice(name=choice, **parameters))
     with pytest.raises(ConfigError, match=naming(where)):
         check_training(training, paradigm)
-
-
-def test_a_virtual_run_refuses_it_from_python_too(tmp_path):
-    described = SETTINGS | {"engine": "virtual", "workers": COMPILED, "output": str(tmp_path)}
-    with pytest.raises(ConfigError, match="w: compile: true"):
-        raysync.run(described)
 
 
 def test_a_virtual_run_that_only_takes_time_takes_it():

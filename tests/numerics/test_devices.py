@@ -1,18 +1,18 @@
 """A worker with several devices, lower precision, and (where there is one) a GPU."""
 
 from contextlib import nullcontext
-from functools import cache
 from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_leaves
 
 from raysync import config
 from raysync.config import Update, WorkerGroup
 from raysync.errors import ConfigError
 from raysync.training.evaluation import evaluate
+from raysync.training.formats.state_file import decode, encode
 from raysync.training.optim import flat_optimizer, optimizers
 from raysync.training.preparation import prepare
 from raysync.training.server import parameter_store
@@ -20,7 +20,6 @@ from raysync.training.worker.device import Device, has_kernels, refuse_without_k
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.precision import refuse_unsupported
 from tests.builders.messages import naming
-from tests.builders.models import built
 from tests.builders.updates import update_plan
 
 SETTINGS = {
@@ -62,11 +61,10 @@ def test_two_devices_average_to_the_gradient_of_the_whole_batch(batch_size):
 
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu"]])
 def test_a_gradient_comes_into_the_vector_that_is_given(devices):
-    _, expected, computation = gradient(devices, model=batch_normed())
+    _, expected, _ = gradient(devices, model=batch_normed())
     given = torch.full_like(expected, float("nan"))
-    _, vector, computation = gradient(devices, model=batch_normed(), into=given)
+    *_, computation = gradient(devices, model=batch_normed(), into=given)
     assert torch.equal(given, expected)
-    assert torch.equal(vector, expected)
     assert computation.model.outgoing.data_ptr() == given.data_ptr(), "without a copy"
 
 
@@ -97,16 +95,15 @@ def test_bf16_is_near_float32_and_keeps_float32_gradients():
     assert (vector - exact).norm() < 0.05 * exact.norm()
 
 
-class Reader:
-    """Notes which batches are drawn."""
+def reader_of(training, before_reading):
+    """A reader that calls something before it reads a batch."""
+    itself = training.reader("w-0")
 
-    def __init__(self, reader):
-        self._reader, self.seed, self.drawn = reader, reader.seed, []
-        self.shares = reader.shares
+    def read(clock, sizes):
+        before_reading(clock, sizes)
+        return itself.read(clock, sizes)
 
-    def read(self, clock, sizes):
-        self.drawn.append((clock, sum(sizes)))
-        return self._reader.read(clock, sizes)
+    return SimpleNamespace(read=read, seed=itself.seed, shares=itself.shares)
 
 
 @pytest.mark.parametrize("meanwhile", [True, False], ids=["meanwhile", "afterwards"])
@@ -118,39 +115,35 @@ def test_the_next_batch_is_drawn_ahead_and_dropped_if_another_is_asked_for(monke
     with monkeypatch.context() as patch:
         patch.setattr(Device, "is_gpu", meanwhile)
         ahead = GradientComputation(training.build(), training.task, draws_ahead=True)
-    plain = GradientComputation(training.build(), training.task)
-    reader = Reader(training.reader("w-0"))
+    plain, drawn = GradientComputation(training.build(), training.task), []
+    reader = reader_of(training, lambda clock, sizes: drawn.append((clock, sum(sizes))))
     ahead.draw_ahead(reader)
-    assert not reader.drawn, "no batch has told which one follows"
+    assert not drawn, "no batch has told which one follows"
     asked = [(0, 30), (1, 30), (2, 20), (7, 20), (8, 20)]
     for clock, size in asked:
         loss = ahead.compute(reader, clock, size)
-        assert ((clock + 1, size) in reader.drawn) == meanwhile
+        assert ((clock + 1, size) in drawn) == meanwhile
         assert plain.compute(reader, clock, size) == loss
         assert torch.equal(ahead.outgoing(), plain.outgoing())
         for _ in range(2):
             ahead.draw_ahead(reader)
-    assert reader.drawn.count((1, 30)) == 2, "ahead, and by the plain one"
-    assert reader.drawn.count((2, 30)) == 1, "ahead, and in vain"
-    assert reader.drawn.count((8, 20)) == 2
+    assert drawn.count((1, 30)) == 2, "ahead, and by the plain one"
+    assert drawn.count((2, 30)) == 1, "ahead, and in vain"
+    assert drawn.count((8, 20)) == 2
 
 
 def test_an_error_of_drawing_ahead_is_that_of_the_step_that_would_have_drawn():
     training = prepare(config.validate(SETTINGS))
     ahead = GradientComputation(training.build(), training.task)
-    itself = training.reader("w-0")
 
-    def read(clock, sizes):
+    def refuse_one(clock, sizes):
         if clock == 1:
             raise RuntimeError("no such sample")
-        return itself.read(clock, sizes)
 
-    reader = SimpleNamespace(read=read, seed=itself.seed, shares=itself.shares)
-    for clock in (0, 2):
+    reader = reader_of(training, refuse_one)
+    for clock in (0, 2, 0):
         ahead.compute(reader, clock, 30)
         ahead.draw_ahead(reader)
-    ahead.compute(reader, 0, 30)
-    ahead.draw_ahead(reader)
     with pytest.raises(RuntimeError, match="no such sample"):
         ahead.compute(reader, 1, 30)
 
@@ -179,27 +172,18 @@ def test_a_store_stays_on_the_device_of_its_vectors(monkeypatch, settings):
     assert {each.device.type for each in kept if isinstance(each, torch.Tensor)} == {"meta"}
 
 
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda:0", marks=needs_gpu)])
-def test_a_store_goes_on_from_a_state_on_its_own_device(device):
+@needs_gpu
+def test_a_store_goes_on_from_a_state_on_its_own_device():
+    """Bit by bit, as on a CPU: see test_snapshots.py."""
     update = Update(momentum=0.9, delay_compensation="adaptive")
-    initial, *vectors = torch.randn(4, 12, generator=torch.Generator().manual_seed(0)).to(device)
+    initial, *vectors = torch.randn(4, 12, generator=torch.Generator().manual_seed(0)).cuda()
     stores = [parameter_store.ParameterStore(initial, 10, update) for _ in range(2)]
-
-    def apply(store):
-        store.apply(
-            update_plan([5, 5, 5], ["a", "b", None], staleness=[0, 1, 2]),
-            [*vectors, *[initial] * 3],
-        )
-
-    apply(stores[0])
-    saved = tree_map(
-        lambda each: each.cpu().clone() if isinstance(each, torch.Tensor) else each,
-        dict(stores[0].state()),
-    )
-    stores[1].restore(saved)
+    plan = update_plan([5, 5, 5], ["a", "b", None], staleness=[0, 1, 2])
+    stores[0].apply(plan, [*vectors, *[initial] * 3])
+    stores[1].restore(decode(encode(stores[0].state())))
     for store in stores:
-        apply(store)
-    assert stores[1].publish().device.type == device.partition(":")[0]
+        store.apply(plan, [*vectors, *[initial] * 3])
+    assert stores[1].publish().is_cuda
     assert torch.equal(stores[0].publish(), stores[1].publish())
 
 
@@ -233,66 +217,31 @@ def test_copies_arrive_whole(monkeypatch):
         assert torch.equal(back, 2 * host)
 
 
+TWO_GPUS = pytest.mark.skipif(
+    torch.cuda.device_count() < 2, reason="torch sees no two GPUs on this machine"
+)
+
+
 @needs_gpu
 @pytest.mark.parametrize(
-    "devices",
+    ("devices", "precision", "off"),
     [
-        ["cuda:0"],
-        ["cuda:0", "cuda:0"],
-        pytest.param(
-            ["cuda:0", "cuda:1"],
-            marks=pytest.mark.skipif(
-                torch.cuda.device_count() < 2, reason="torch sees no two GPUs on this machine"
-            ),
-        ),
+        (["cuda:0"], "float32", 1e-3),
+        (["cuda:0"], "tf32", 0.02),
+        (["cuda:0"], "bf16", 0.02),
+        (["cuda:0", "cuda:0"], "float32", 1e-3),
+        pytest.param(["cuda:0", "cuda:1"], "float32", 1e-3, marks=TWO_GPUS),
     ],
 )
-def test_a_gpu_computes_what_a_cpu_does(devices):
-    loss, vector, _ = gradient(devices, clocks=3)
-    loss_of_cpu, vector_of_cpu, _ = gradient(["cpu"], clocks=3)
-    assert loss == pytest.approx(loss_of_cpu, rel=1e-3)
-    assert torch.allclose(vector, vector_of_cpu, atol=1e-3)
+def test_a_gpu_computes_what_a_cpu_does(devices, precision, off):
+    loss, vector, _ = gradient(devices, precision, convolutions(), clocks=3)
+    loss_of_cpu, vector_of_cpu, _ = gradient(["cpu"], "float32", convolutions(), clocks=3)
+    assert loss == pytest.approx(loss_of_cpu, rel=off)
+    assert (vector - vector_of_cpu).norm() < off * vector_of_cpu.norm()
 
 
-@cache
-def losses_of_one_batch(name, device, precision):
-    """Of five steps on the same samples: what is left to see is the arithmetic, not which samples
-    were drawn.
-    """
-    data = {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 300}}
-    training = prepare(config.validate(SETTINGS | {"data": data}))
-    module = built(name, (3, 32, 32), 10)
-    computation = GradientComputation(
-        module, training.task, [device], WorkerGroup(precision=precision)
-    )
-    losses = []
-    for _ in range(5):
-        losses.append(computation.compute(training.reader("w-0"), 0, 16))
-        weights = computation.model.initial().cpu()
-        computation.read_weights([weights - 0.05 * computation.outgoing()])
-    return losses
-
-
-@pytest.mark.usefixtures("one_thread")
-@pytest.mark.parametrize(
-    ("name", "device", "precision"),
-    [
-        ("alexnet-small", "cpu", "bf16"),
-        *(
-            pytest.param(name, "cuda:0", precision, marks=needs_gpu)
-            for name in ("alexnet-small", "resnet20")
-            for precision in ("float32", "tf32", "bf16")
-        ),
-    ],
-)
-def test_models_learn_in_every_precision_as_in_float32_on_a_cpu(name, device, precision):
-    exact, losses = (
-        losses_of_one_batch(name, "cpu", "float32"),
-        losses_of_one_batch(name, device, precision),
-    )
-    assert exact[-1] < 0.97 * exact[0]
-    assert losses == pytest.approx(exact, rel=0.02)
-    assert losses != exact or precision == "float32"
+def convolutions():
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """Local steps are those of torch's own optimizer on the module, and a push is what they changed."""
 
+from math import cos, pi
+
 import pytest
 import torch
 from torch import nn
@@ -48,8 +50,9 @@ def net():
     return nn.Sequential(*layers)
 
 
-def task(**settings):
-    return prepare(config.validate({"engine": "virtual", "batch_size": SIZE} | settings), net, DATA)
+def task(model=net, **settings):
+    experiment = config.validate({"engine": "virtual", "batch_size": SIZE} | settings)
+    return prepare(experiment, model, DATA)
 
 
 def steps_of(training, local, devices=1):
@@ -63,12 +66,33 @@ def batch(training, number):
     return data.samples(data.train_x[indices]), torch.from_numpy(data.train_y[indices])
 
 
+SCHEDULES = [
+    ("cosine", lambda number, progress: (1 + cos(pi * progress)) / 2),
+    ("inverse-sqrt", lambda number, progress: (number + 1) ** -0.5),
+    ({"name": "constant", "warmup": 0.2}, lambda number, progress: min(1, progress / 0.2)),
+    (
+        {"name": "milestones", "milestones": [0.25], "factor": 0.1},
+        lambda number, progress: 0.1 if progress >= 0.25 else 1.0,
+    ),
+]
+"""Each with the factor of a step's rate, by its number and progress."""
+
+
 @pytest.mark.parametrize("keeps_state", [True, False])
-@pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_iterations_are_those_of_a_plain_loop(optimizer, keeps_state):
+@pytest.mark.parametrize(
+    ("optimizer", "schedule", "factor"),
+    [
+        *((name, "constant", lambda number, progress: 1.0) for name in OPTIMIZERS),
+        *(("sgd", *schedule) for schedule in SCHEDULES),
+    ],
+)
+def test_iterations_are_those_of_a_plain_loop(optimizer, schedule, factor, keeps_state):
+    """A schedule follows each step, over pushes, also where the optimizer's state starts anew."""
     training = task()
     local, make = OPTIMIZERS[optimizer]
-    computation, steps = steps_of(training, local | {"keeps_state": keeps_state})
+    computation, steps = steps_of(
+        training, local | {"keeps_state": keeps_state, "schedule": schedule}
+    )
     module, reader = training.build(), training.reader("worker-0")
     own = make(module.parameters())
     flat = nn.utils.parameters_to_vector
@@ -77,7 +101,7 @@ def test_iterations_are_those_of_a_plain_loop(optimizer, keeps_state):
         buffers = computation.model.buffers()
         computation.read_weights([torch.cat([pulled, buffers])])
         nn.utils.vector_to_parameters(pulled.clone(), module.parameters())
-        loss = steps.compute(reader, number, count, SIZE, progress=0.0)
+        loss = steps.compute(reader, number, count, SIZE, 0.05 * number, 0.05)
         own = own if keeps_state else make(module.parameters())
         losses = []
         for each in range(number, number + count):
@@ -85,6 +109,8 @@ def test_iterations_are_those_of_a_plain_loop(optimizer, keeps_state):
             own.zero_grad()
             plain = cross_entropy(module(x), y)
             plain.backward()
+            for group in own.param_groups:
+                group["lr"] = local["lr"] * factor(each, 0.05 * each)
             own.step()
             losses.append(plain.item())
         assert loss == pytest.approx(sum(losses) / count, rel=1e-5)
@@ -100,58 +126,13 @@ def test_iterations_are_those_of_a_plain_loop(optimizer, keeps_state):
 
 
 def test_two_devices_step_as_one():
-    training, local = task(), {"lr": 0.1, "momentum": 0.9}
-    norm_free = prepare(
-        config.validate({"engine": "virtual", "batch_size": SIZE}), nn.Linear(3, 4), DATA
-    )
-    results = []
+    """Without batch norm, which they do by themselves."""
+    training, results = task(nn.Linear(3, 4)), []
     for devices in (1, 2):
-        computation, steps = steps_of(norm_free, local, devices)
+        computation, steps = steps_of(training, {"lr": 0.1, "momentum": 0.9}, devices)
         steps.compute(training.reader("worker-0"), 0, 5, SIZE, 0.0)
         results.append(computation.outgoing().clone())
     torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
-
-
-def test_the_schedule_goes_by_the_progress_of_the_run():
-    training, deltas = task(), []
-    for progress in (0.0, 0.5, 1.0):
-        computation, steps = steps_of(training, {"lr": 0.1, "schedule": "cosine"})
-        steps.compute(training.reader("worker-0"), 0, 1, SIZE, progress)
-        deltas.append(computation.model.gradient.clone())
-    torch.testing.assert_close(deltas[1], deltas[0] / 2, rtol=1e-4, atol=1e-6)
-    assert not deltas[2].any()
-
-
-@pytest.mark.parametrize("keeps_state", [True, False])
-@pytest.mark.parametrize(
-    ("schedule", "factor"),
-    [
-        ("inverse-sqrt", lambda number, progress: (number + 1) ** -0.5),
-        ({"name": "constant", "warmup": 0.5}, lambda number, progress: min(1, progress / 0.5)),
-        (
-            {"name": "milestones", "milestones": [0.25], "factor": 0.1},
-            lambda number, progress: 0.1 if progress >= 0.25 else 1.0,
-        ),
-    ],
-)
-def test_a_schedule_follows_each_step(schedule, factor, keeps_state):
-    """Over pushes, and also where the optimizer's state starts anew."""
-    training = task()
-    local = {"lr": 0.1, "schedule": schedule, "keeps_state": keeps_state}
-    _, steps = steps_of(training, local)
-    module, reader = training.build(), training.reader("worker-0")
-    own, number = torch.optim.SGD(module.parameters(), lr=0.1), 0
-    for count in (3, 1, 4):
-        steps.compute(reader, number, count, SIZE, 0.05 * number, 0.05)
-        for each in range(number, number + count):
-            x, y = batch(training, each)
-            own.zero_grad()
-            cross_entropy(module(x), y).backward()
-            own.param_groups[0]["lr"] = 0.1 * factor(each, 0.05 * each)
-            own.step()
-        number += count
-        changed = nn.utils.parameters_to_vector(module.parameters()).detach()
-        torch.testing.assert_close(steps.weights, changed, rtol=1e-5, atol=1e-6)
 
 
 def test_each_steps_gradient_is_clipped():
@@ -244,7 +225,7 @@ def test_a_gpu_whose_losses_are_read_a_step_later_pushes_and_finds_the_same(
     found, model = [], Steep()
     for is_gpu in (False, True):
         monkeypatch.setattr(Device, "is_gpu", is_gpu)
-        training = prepare(config.validate({"engine": "virtual", "batch_size": SIZE}), model, DATA)
+        training = task(model)
         computation, steps = steps_of(training, {"lr": 0.1, "momentum": 0.9})
         reader = Poisoned(training.reader("worker-0"), poisoned, value)
         loss = steps.compute(reader, 0, 4, SIZE)
@@ -265,7 +246,7 @@ class Strict(Steep):
 
 def test_an_error_that_comes_of_a_step_before_is_not_told_in_its_place(monkeypatch):
     monkeypatch.setattr(Device, "is_gpu", True)
-    training = prepare(config.validate({"engine": "virtual", "batch_size": SIZE}), Strict(), DATA)
+    training = task(Strict())
     computation, steps = steps_of(training, {"lr": 0.1})
     steps.compute(Poisoned(training.reader("worker-0"), 2, 100.0), 0, 4, SIZE)
     assert (computation.not_finite.first, computation.not_finite.parameter) == ("gradient", "root")

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy, mse_loss
 
 import raysync
-from tests.builders.plain_torch import Rows, net, plan, rows, settings, trained_alone
+from tests.builders.plain_torch import Rows, net, recorded, rows, settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -21,8 +21,7 @@ def slopes(model, batch):
 def test_a_loss_about_the_slope_by_the_input_is_trained_and_evaluated(measured, tmp_path):
     own = (lambda model, batch: {"loss": slopes(model, batch)}) if measured else None
     task = Rows(net, slopes, own)
-    record = raysync.run(settings(output=str(tmp_path)), task=task)
-    [module] = trained_alone(task, plan(task))
+    record, module = recorded(task, tmp_path)
     expected = slopes(module.eval(), rows(1, 32).tensors).item()
     assert record.summary["final_loss"] == pytest.approx(expected, abs=1e-5)
     assert not any(p.grad is not None for p in record.model(net()).parameters())
@@ -90,9 +89,7 @@ class Merging(nn.Module):
     ids=["folded", "in a buffer", "lazily", "in a buffer, lazily", "merged"],
 )
 def test_what_an_evaluation_caches_is_of_its_own_weights(build, tmp_path):
-    task = Rows(build)
-    record = raysync.run(settings(output=str(tmp_path), evaluation={"marks": 3}), task=task)
-    [module] = trained_alone(task, plan(task))
+    record, module = recorded(Rows(build), tmp_path, evaluation={"marks": 3})
     x, y = rows(1, 32).tensors
     expected = cross_entropy(module.eval()(x), y).item()
     assert record.summary["final_loss"] == pytest.approx(expected, abs=1e-5)

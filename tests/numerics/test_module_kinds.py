@@ -7,18 +7,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.utils import prune
 
 import raysync
-from tests.builders.plain_torch import (
-    BATCH,
-    RATE,
-    ROUNDS,
-    Rows,
-    flat,
-    net,
-    plan,
-    settings,
-    trained_alone,
-)
-from tests.builders.virtual import learn, weights_of
+from tests.builders.plain_torch import Rows, check_trained_as_alone, net, settings
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -137,10 +126,17 @@ class Quantised(nn.Module):
         return self.net(x + (rounded - x).detach())
 
 
+def pruned():
+    module = net()
+    prune.random_unstructured(module[0], "weight", 0.4)
+    return module
+
+
 @pytest.mark.parametrize(
     ("build", "loss"),
     [
         (spectral, None),
+        (pruned, None),
         (SharedByEvaluation, None),
         (Depth, None),
         (Experts, None),
@@ -148,38 +144,16 @@ class Quantised(nn.Module):
         (net, accumulated),
         (Quantised, None),
     ],
-    ids=["spectral norm", "shared", "depth", "experts", "adversaries", "accumulated", "quantised"],
+    ids=[
+        "spectral norm",
+        "pruned",
+        "shared",
+        "depth",
+        "experts",
+        "adversaries",
+        "accumulated",
+        "quantised",
+    ],
 )
 def test_further_kinds_are_trained_as_in_plain_torch(build, loss):
-    task = Rows(build, loss)
-    training = plan(task)
-    _, driver = learn(training)
-    torch.manual_seed(0)
-    slot = next(iter(training.shards))
-    reader, module = training.reader(slot), training.build()
-    for clock in range(ROUNDS):
-        module.zero_grad()
-        [batch] = reader.read(clock, [BATCH])
-        torch.default_generator.manual_seed(reader.seed(clock))
-        task.loss(module, batch).backward()
-        with torch.no_grad():
-            for parameter in module.parameters():
-                if parameter.grad is not None:
-                    parameter -= RATE * parameter.grad
-    weights = weights_of(driver)[: training.parameters]
-    torch.testing.assert_close(weights, flat(module), rtol=0, atol=1e-6)
-
-
-def pruned():
-    module = net()
-    prune.random_unstructured(module[0], "weight", 0.4)
-    return module
-
-
-def test_a_pruned_module_is_trained_as_in_plain_torch():
-    task = Rows(pruned)
-    training = plan(task)
-    _, driver = learn(training)
-    [module] = trained_alone(task, training)
-    weights = weights_of(driver)[: training.parameters]
-    torch.testing.assert_close(weights, flat(module), rtol=0, atol=1e-6)
+    check_trained_as_alone(Rows(build, loss))

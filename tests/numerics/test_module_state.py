@@ -11,8 +11,15 @@ from torch.nn.functional import cross_entropy
 import raysync
 from raysync.errors import ConfigError, RunFailed
 from tests.builders.messages import naming, tells
-from tests.builders.plain_torch import Rows, flat, net, plan, rows, settings, trained_alone
-from tests.builders.virtual import learn, weights_of
+from tests.builders.plain_torch import (
+    Rows,
+    check_trained_as_alone,
+    net,
+    plan,
+    recorded,
+    rows,
+    settings,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,41 +99,41 @@ class Counting(nn.Module):
         return self.inner(x) / (1 + self.passes)
 
 
+class Recurrent(nn.Module):
+    """Keeps a hidden state over batches, with the graph of the pass that made it."""
+
+    def __init__(self):
+        super().__init__()
+        self.cell, self.head, self.hidden = nn.Linear(7, 2), nn.Linear(2, 2), None
+
+    def forward(self, x):
+        hidden = x.new_zeros(2) if self.hidden is None else self.hidden.detach()
+        state = self.cell(torch.cat([x, hidden.expand(len(x), 2)], 1)).tanh()
+        if self.training:
+            self.hidden = state[-1]
+        return self.head(state)
+
+
 def scripted():
     return nn.Sequential(torch.jit.script(Counting()))
 
 
-@pytest.mark.parametrize("build", [Teacher, Frozen, Memory, Born, scripted, net])
+@pytest.mark.parametrize("build", [Teacher, Frozen, Memory, Born, Recurrent, scripted, net])
 @pytest.mark.filterwarnings("ignore:`torch.jit.script")
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [1, 3])
 def test_it_is_trained_as_in_plain_torch(build, workers):
-    task = Rows(build)
-    training = plan(task, workers)
-    _, driver = learn(training)
-    modules = trained_alone(task, training, workers)
-    weights = weights_of(driver)[: training.parameters]
-    torch.testing.assert_close(weights, flat(modules[0]), rtol=0, atol=1e-6)
+    """What a module keeps beside its parameters belongs to its worker, also over a checkpoint."""
+    check_trained_as_alone(Rows(build), workers, checkpoint={"every_progress": 0.5})
 
 
 def test_a_teacher_travels_and_evaluates(tmp_path):
-    task = Rows(Teacher)
-    record = raysync.run(settings(output=str(tmp_path)), task=task)
-    [module] = trained_alone(task, plan(task))
+    record, module = recorded(Rows(Teacher), tmp_path)
     kept = record.state_dict()
     for name, value in module.state_dict().items():
         torch.testing.assert_close(kept[name], value, rtol=0, atol=1e-6)
     x, y = rows(1, 32).tensors
     expected = cross_entropy(module.eval()(x), y).item()
     assert record.summary["final_loss"] == pytest.approx(expected, abs=1e-5)
-
-
-def test_only_the_head_is_trained_where_train_freezes_the_body(tmp_path):
-    training = plan(Rows(Frozen))
-    assert training.parameters == 6 * 2 + 2
-    record = raysync.run(settings(output=str(tmp_path)), task=Rows(Frozen))
-    before, after = training.build(), record.state_dict()
-    assert torch.equal(after["body.weight"], before.body.weight)
-    assert not torch.equal(after["head.weight"], before.head.weight)
 
 
 class Clamped(nn.Linear):
@@ -258,30 +265,6 @@ def test_a_loss_that_returns_sums_is_said(reduction, is_said):
         return cross_entropy(model(batch[0]), batch[1], reduction=reduction)
 
     assert tells(" ".join(plan(Rows(net, loss)).remarks), "sum mean") == is_said
-
-
-class Recurrent(nn.Module):
-    """Keeps a hidden state over batches, with the graph of the pass that made it."""
-
-    def __init__(self):
-        super().__init__()
-        self.cell, self.head, self.hidden = nn.Linear(7, 2), nn.Linear(2, 2), None
-
-    def forward(self, x):
-        hidden = x.new_zeros(2) if self.hidden is None else self.hidden.detach()
-        state = self.cell(torch.cat([x, hidden.expand(len(x), 2)], 1)).tanh()
-        if self.training:
-            self.hidden = state[-1]
-        return self.head(state)
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_a_hidden_state_belongs_to_its_worker(workers, tmp_path):
-    task = Rows(Recurrent)
-    training = plan(task, workers, checkpoint={"every_progress": 0.5})
-    _, driver = learn(training)
-    modules = trained_alone(task, training, workers)
-    torch.testing.assert_close(weights_of(driver), flat(modules[0]), rtol=0, atol=1e-6)
 
 
 class Same(Rows):

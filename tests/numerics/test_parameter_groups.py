@@ -1,6 +1,5 @@
 """Parameter groups: as torch's own, however the flat vector is cut."""
 
-import copy
 from itertools import pairwise
 from math import cos, pi
 
@@ -11,8 +10,6 @@ from torch import nn
 
 from raysync import config
 from raysync.config import Update
-from raysync.decoupled.cut import cut
-from raysync.decoupled.gossip import store_of
 from raysync.decoupled.pipelined_topology import server_of
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
@@ -22,13 +19,7 @@ from raysync.training.server.apply_plan import MEAN, ApplyPlan
 from raysync.training.server.model_server import ModelServer
 from raysync.training.server.parameter_store import shard_of
 from raysync.training.vectors.flat import FlatModel
-from raysync.training.vectors.parameter_groups import (
-    FlatParameterGroup,
-    check_groups,
-    parameter_groups,
-    parameters_of,
-    within,
-)
+from raysync.training.vectors.parameter_groups import parameter_groups, parameters_of, within
 from raysync.training.vectors.parts import spans
 from tests.builders.messages import naming
 from tests.builders.virtual import DATA, deep, learn, weights_of
@@ -163,14 +154,6 @@ def test_slices_tile_the_vector_and_are_as_few_as_can_be(groups, no_decay, shard
     assert [each for part in parts for each in part] == whole
 
 
-def test_without_groups_there_is_one_slice():
-    parameters = parameters_of(network())
-    size = sum(each.size for each in parameters)
-    assert parameter_groups(Update(weight_decay=0.1), parameters) == [
-        FlatParameterGroup((slice(0, size),))
-    ]
-
-
 def test_no_decay_spares_norms_biases_and_what_has_no_two_dimensions():
     """As timm does by dimensions and names, and Hugging Face by the type of the layer."""
 
@@ -195,38 +178,6 @@ def test_no_decay_spares_norms_biases_and_what_has_no_two_dimensions():
     assert decays == ["conv.weight", "embedding.weight", "own.table"]
 
 
-@pytest.mark.parametrize(
-    "paradigm",
-    [{"modules": 3, "groups": 1}, {"modules": 2, "groups": 2, "mix": "weight"}],
-    ids=["one optimizer", "gossip"],
-)
-def test_a_stage_knows_its_parameters_by_the_names_of_the_whole(paradigm):
-    """The same gradients move the stages of a cut network as they move the whole."""
-    update = Update(lr=0.1, lr_scaling="none", groups=[{"match": ["4.*"], "lr_factor": 0.0}])
-    torch.manual_seed(0)
-    module = deep()
-    x = torch.randn(2, 3)
-    parts = cut(copy.deepcopy(module), paradigm["modules"], x)
-    assert [name for part in parts for name in part.names] == [
-        name for name, _ in module.named_parameters()
-    ]
-    chosen, moved = make("decoupled", **paradigm), []
-    for part in parts:
-        server = store_of(chosen, update, copy.deepcopy(part))
-        before = server.publish(MEAN).clone()
-        count = paradigm["groups"]
-        plan = ApplyPlan(
-            ["w-0#1"] * count, [1] * count, 0.0, "", [0] * count, 1, replicas=[*range(count)]
-        )
-        server.apply(plan, [torch.ones_like(before)] * count)
-        moved.append(before - server.publish(MEAN))
-    expected = [
-        torch.full((each.numel(),), 0.0 if name.startswith("4.") else 0.1)
-        for name, each in module.named_parameters()
-    ]
-    assert torch.allclose(torch.cat(moved), torch.cat(expected))
-
-
 class Hidden(nn.Module):
     """Lists in `sequence` what it does not register."""
 
@@ -248,19 +199,24 @@ def test_parameters_without_a_name_cannot_be_matched_in_a_stage():
         check_training(prepare(config.validate(named), Hidden, DATA), paradigm)
 
 
+STAGES = [server_of(1), server_of(2)]
+
+
 @pytest.mark.parametrize(
     ("paradigm", "servers"),
     [
         ({"paradigm": "bsp"}, ["server"]),
-        ({"paradigm": "decoupled", "modules": 2}, [server_of(1), server_of(2)]),
+        ({"paradigm": "decoupled", "modules": 2}, STAGES),
+        ({"paradigm": "decoupled", "modules": 2, "groups": 2, "mix": "weight"}, STAGES),
     ],
-    ids=["bsp", "decoupled"],
+    ids=["bsp", "decoupled", "gossip"],
 )
 def test_in_a_run_a_factor_of_0_keeps_what_it_matches(paradigm, servers):
+    """Stages know their parameters by the names of the whole."""
     settings = {
         "engine": "virtual",
         "batch_size": 4,
-        "workers": [{"name": "gpu", "count": 2, "step_s": 0.12}],
+        "workers": [{"name": "gpu", "count": 2 * paradigm.get("groups", 1), "step_s": 0.12}],
         "workload": {"samples": 80},
         "update": {"lr": 0.05, "groups": [{"match": ["2.*"], "lr_factor": 0}]},
     }
@@ -286,12 +242,6 @@ def test_in_a_run_a_factor_of_0_keeps_what_it_matches(paradigm, servers):
 def test_groups_without_parameters_are_refused_before_the_run(groups, says):
     with pytest.raises(ConfigError, match=naming(says)):
         prepare(config.validate({"update": {"groups": groups}}), deep, DATA)
-
-
-def test_a_long_network_is_not_listed_in_full():
-    long = nn.Sequential(*(nn.Linear(1, 1) for _ in range(20)))
-    with pytest.raises(ConfigError, match=r"5\.bias, \.\.\. \(40 in all\)\.$"):
-        check_groups(Update(groups=[{"match": ["head"]}]), parameters_of(long))
 
 
 @pytest.mark.parametrize(

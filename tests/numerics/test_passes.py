@@ -70,23 +70,19 @@ def peak_bytes(work):
 
 
 def test_what_is_measured_is_seen():
-    """Besides vectors a few numbers."""
-    vector, few = torch.ones(SIZE), pytest.approx
-    assert peak_bytes(lambda: vector.add_(1)) < 200
-    assert peak_bytes(lambda: [vector + 1, vector + 1]) == few(8 * SIZE, abs=200)
-    assert peak_bytes(lambda: [(vector + 1).sum() for _ in range(3)]) == few(4 * SIZE, abs=200)
+    ones = torch.ones(SIZE)
+    assert peak_bytes(lambda: ones + 1) == pytest.approx(4 * SIZE, abs=200)
 
 
 @every_update
-@pytest.mark.parametrize("pushes", [1, 4])
-def test_an_update_takes_no_memory_of_the_models_size(update, pushes):
+def test_an_update_takes_no_memory_of_the_models_size(update):
     """It takes less than half of that: what is left is that of the pieces that an optimizer without
     a fused kernel steps on, however large the model is.
     """
     store = ParameterStore(large(1000), LARGE, Update(lr=0.1, **update))
     compensates = "delay_compensation" in update
-    vectors = [large(seed) for seed in range(2 * pushes if compensates else pushes)]
-    plan = update_plan([8] * pushes, [None] * pushes, 0.5, staleness=[2] * pushes)
+    vectors = [large(seed) for seed in range(8 if compensates else 4)]
+    plan = update_plan([8] * 4, [None] * 4, 0.5, staleness=[2] * 4)
 
     def push():
         store.apply(plan, vectors)

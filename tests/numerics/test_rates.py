@@ -1,32 +1,24 @@
 """The learning rate in force: what is printed is what the optimizer gets."""
 
 import re
-from dataclasses import dataclass
 from functools import partial
 from math import sqrt
-from typing import ClassVar
 
 import pytest
 import torch
 from hypothesis import given, strategies as st
-from torch.nn.functional import cross_entropy
 
 import raysync
 from raysync import config
 from raysync.config import ParadigmChoice, Update
-from raysync.core.decisions import Apply, Switch
 from raysync.core.events import Pushed
-from raysync.core.journal import Entry
-from raysync.core.replay import replay
-from raysync.errors import ConfigError
-from raysync.paradigms import make, rebuild
-from raysync.paradigms.bsp import BSP
+from raysync.paradigms import make
 from raysync.training.optim.lr_schedule import rate_in_force
 from raysync.training.preparation import prepare
 from raysync.training.server.parameter_store import ParameterStore
-from tests.builders.paradigms import VARIANTS
+from tests.builders.plain_torch import flat, trained_on_whole_batches
 from tests.builders.tasks import Sums
-from tests.builders.virtual import entries, learn, run, timed, weights_of
+from tests.builders.virtual import entries, learn, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -53,20 +45,6 @@ def printed(text):
     return float(re.findall(r"\d[\d.]*(?:e-?\d+)?", text)[-1])
 
 
-def train_alone(training, optimizer):
-    """torch, one process, one batch made of the workers' batches."""
-    module = training.build()
-    made = optimizer(module.parameters())
-    batches = [training.batches(slot) for slot in training.shards]
-    for clock in range(ROUNDS):
-        indices = [index for each in batches for index in each.indices(clock, BATCH)]
-        made.zero_grad()
-        logits = module(training.data.samples(training.data.train_x[indices]))
-        cross_entropy(logits, torch.from_numpy(training.data.train_y[indices])).backward()
-        made.step()
-    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
-
-
 @pytest.mark.parametrize("scaling", [{}, LINEAR, NONE], ids=["default", "linear", "none"])
 @pytest.mark.parametrize("name", KINDS)
 def test_bsp_is_the_n_fold_batch_at_the_printed_rate(name, scaling):
@@ -76,27 +54,28 @@ def test_bsp_is_the_n_fold_batch_at_the_printed_rate(name, scaling):
     expected = {"linear": 0.012, "none": 0.004}[training.experiment.update.lr_scaling]
     assert rate == pytest.approx(expected)
     _, driver = learn(training)
+    sizes = [[BATCH] * WORKERS] * ROUNDS
     right, wrong = (
-        train_alone(training, lambda own, lr=lr: KINDS[name](own, lr=lr, weight_decay=0.01))
+        flat(
+            trained_on_whole_batches(
+                training, partial(KINDS[name], lr=lr, weight_decay=0.01), sizes
+            )
+        )
         for lr in (rate, 3 * rate)
     )
     assert (weights_of(driver) - right).abs().max().item() < 1e-3
     assert (wrong - right).abs().max().item() > 3e-3
 
 
+ADAPTIVE = ["adam", "AdamW", "adamax", "NAdam", "RAdam", "rmsprop", "Adagrad", "adadelta", "Rprop"]
+
+
 @pytest.mark.parametrize(
     ("optimizer", "expected"),
     [
         *((name, "linear") for name in ("sgd", "SGD", "ASGD")),
-        *(
-            (name, "none")
-            for name in (
-                *("adam", "AdamW", "adamax", "NAdam", "RAdam", "rmsprop", "Adagrad", "adadelta"),
-                "Rprop",
-                {"name": "Adam", "amsgrad": True},
-                "tests.builders.optimizers:Counting",
-            )
-        ),
+        *((name, "none") for name in (*ADAPTIVE, "tests.builders.optimizers:Counting")),
+        ({"name": "Adam", "amsgrad": True}, "none"),
     ],
 )
 def test_the_default_follows_the_optimizer_and_what_is_given_wins(optimizer, expected):
@@ -118,26 +97,12 @@ def test_a_sum_of_gradients_is_scaled_twice_only_where_it_is_scaled():
 @pytest.mark.parametrize(("name", "expected"), [("sgd", "linear"), ("adamw", "none")])
 def test_a_record_has_what_was_in_force_and_keeps_it(tmp_path, name, expected):
     settings = {"update": {"optimizer": name}, "output": str(tmp_path), "paradigm": "asp"}
-    record = raysync.run(SETTINGS | settings)
-    again = config.load(record.path / "config.yaml")
-    assert again.update.lr_scaling == expected
-    text = (record.path / "config.yaml").read_text()
+    file = raysync.run(SETTINGS | settings).path / "config.yaml"
+    assert config.load(file).update.lr_scaling == expected
     other = {"linear": "none", "none": "linear"}[expected]  # as an older default wrote it
-    assert f"lr_scaling: {expected}" in text
-    older = text.replace(f"lr_scaling: {expected}", f"lr_scaling: {other}", 1)
-    (record.path / "config.yaml").write_text(older)
-    kept = prepare(config.load(record.path / "config.yaml"))
-    assert kept.experiment.update.lr_scaling == other
-    with (record.path / "journal.jsonl").open() as journal:
-        assert not replay(journal, rebuild).difference
-
-
-def test_a_sweep_of_optimizers_has_the_default_of_each():
-    found = [
-        config.parse("update: {lr: 0.01}", [f"update.optimizer={name}"], source="x").update
-        for name in ("sgd", "adam")
-    ]
-    assert [each.lr_scaling for each in found] == ["linear", "none"]
+    older = file.read_text().replace(f"lr_scaling: {expected}", f"lr_scaling: {other}", 1)
+    file.write_text(older)
+    assert prepare(config.load(file)).experiment.update.lr_scaling == other
 
 
 class Bringing(Sums):
@@ -171,57 +136,11 @@ def test_a_rate_that_the_task_brings_stays_as_it_is(brought, file, expected):
     assert rate == pytest.approx(brought.get("lr", 0.05) * (3 if expected == "linear" else 1))
 
 
-# ---- the pushes of an update ----
+# ---- the pushes of an update: see also tests/paper/test_pushes_per_update.py ----
 
-
-@dataclass
-class Uncounted(BSP):
-    """A paradigm that does not say how many pushes its updates take."""
-
-    name: ClassVar[str] = "uncounted"
-
-    def pushes_per_update(self, workers, phase=""):
-        return None
-
-
-SWITCHING = {
-    "switch": ("sync-switch", {}),
-    "switch-thrice": (
-        "sync-switch",
-        {"then": ["asp", {"name": "k-sync", "k": 3}], "fraction": [0.3, 0.3]},
-    ),
-    "switch-alike": (
-        "sync-switch",
-        {"first": {"name": "hybrid", "k": 1}, "then": {"name": "hybrid", "k": 3}},
-    ),
-}
-
-
-VARYING = {"switch-alike", "quorum-grace", "quorum-drop", "local-quorum"}
-"""Whose updates take now as many pushes, now others."""
-
-
-@pytest.mark.parametrize("label", [*VARIANTS, *SWITCHING])
-def test_updates_take_as_many_pushes_as_a_paradigm_says(label):
-    """While all workers take part; the update that ends a phase may take fewer."""
-    name, parameters = (VARIANTS | SWITCHING)[label]
-    workers = [
-        {"name": "fast", "count": 3, "step_s": 1, "jitter": {"sigma": 0.3}},
-        {"name": "slow", "step_s": 2.5},
-    ]
-    training = timed(workers=workers, batch_size=8, workload={"samples": 2400})
-    choice = ParadigmChoice.model_validate({"name": name, **parameters})
-    paradigm, seen = training.experiment.make(choice), set()
-    for line in run(training, choice):
-        if isinstance(line, Entry):
-            switches = any(isinstance(each, Switch) for each in line.decisions)
-            for decision in line.decisions:
-                if isinstance(decision, Apply) and not switches:
-                    expected = paradigm.pushes_per_update(4, decision.phase)
-                    assert expected in (len(decision.pushes), None)
-                    seen.add(expected)
-    assert seen
-    assert (None in seen) == (label in VARYING)
+MANY = {"name": "sync-switch", "then": ["asp", {"name": "k-sync", "k": 3}], "fraction": [0.3, 0.3]}
+VARYING = make("quorum", k=2, grace_s=0.7)
+"""Its updates take now as many pushes, now others."""
 
 
 @pytest.mark.parametrize("scaling", ["linear", "inverse-root"])
@@ -251,13 +170,10 @@ def test_the_rate_of_each_phase_is_that_of_its_updates(monkeypatch, scaling):
     assert all(float(said[phase]) in map(pytest.approx, rates[phase]) for phase in rates)
 
 
-MANY = {"name": "sync-switch", **SWITCHING["switch-thrice"][1]}
-
-
 def test_a_rate_that_varies_is_said_without_a_number_of_pushes():
-    text = rate_in_force(Update(lr=0.07), Uncounted(), 4)
+    text = rate_in_force(Update(lr=0.07), VARYING, 4)
     assert printed(text) == 0.07
-    assert text != rate_in_force(Update(lr=0.07, lr_scaling="none"), Uncounted(), 4)
+    assert text != rate_in_force(Update(lr=0.07, lr_scaling="none"), VARYING, 4)
     assert printed(rate_in_force(Update(lr=0.07), make("bsp"), 4)) == pytest.approx(0.28)
 
 
@@ -265,15 +181,7 @@ def test_a_rate_that_varies_is_said_without_a_number_of_pushes():
 def test_the_root_of_the_workers_whatever_an_update_has(lr, workers, name):
     update = Update(lr=lr, lr_scaling="inverse-root")
     assert printed(rate_in_force(update, make(name), workers)) == approx(lr / sqrt(workers))
-    assert approx(printed(rate_in_force(update, Uncounted(), workers))) == lr / sqrt(workers)
-
-
-def test_with_local_steps_too_the_rate_can_be_divided_by_the_root():
-    given = SETTINGS | {"update": {"lr_scaling": "inverse-root"}, "local": {"steps": 2}}
-    training = prepare(config.validate(given))
-    assert training.experiment.update.lr == 1
-    text = training.rate_in_force(ParadigmChoice(name="asp"))
-    assert printed(text) == approx(1 / sqrt(WORKERS))
+    assert approx(printed(rate_in_force(update, VARYING, workers))) == lr / sqrt(workers)
 
 
 def test_the_schedule_is_named():
@@ -289,11 +197,6 @@ def test_a_run_says_its_rate(tmp_path, trains):
     timing = {} if trains else {"timing": "only"}
     raysync.run(SETTINGS | {"output": str(tmp_path)} | timing, notify=told.append)
     assert any("lr" in each and "0.15" in each for each in told) == trains
-
-
-def test_a_misspelt_optimizer_is_still_named():
-    with pytest.raises(ConfigError, match=r"update\.optimizer"):
-        config.validate({"update": {"optimizer": 5}})
 
 
 @pytest.mark.parametrize(

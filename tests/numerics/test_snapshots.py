@@ -122,51 +122,29 @@ def same(one, other, *replicas):
         assert torch.equal(published(one, replica), published(other, replica))
 
 
-@settings(max_examples=16)
-@given(UPDATES, st.sampled_from([1, 2, 47]), st.integers(0, ROUNDS))
-@example(OPTIMIZERS[5], 2, 3)
-@example({"project_radius": 0.5}, 1, 3)
-def test_a_server_goes_on_where_another_one_was(update, shards, cut):
+KINDS = st.one_of(
+    st.tuples(UPDATES, st.sampled_from([1, 2, 47]), st.just("")),
+    st.tuples(st.sampled_from(OPTIMIZERS), st.just(1), st.sampled_from(["grad", "weight"])),
+)
+"""Update, shards, and how replicas gossip."""
+
+
+@settings(max_examples=24)
+@given(KINDS, st.integers(0, ROUNDS))
+@example((OPTIMIZERS[5], 2, ""), 3)
+@example((OPTIMIZERS[2], 1, "grad"), 3)
+@example(({"project_radius": 0.5}, 1, ""), 3)
+def test_a_server_goes_on_where_another_one_was(kind, cut):
     """A snapshot does not change the server either."""
-    whole, interrupted = fresh(update, shards), fresh(update, shards)
+    whole, interrupted, new = (fresh(*kind) for _ in range(3))
+    replicas = range(3) if kind[-1] else ()
     advance(whole, 0, ROUNDS)
     advance(interrupted, 0, cut)
-    other = resumed(interrupted, *fresh(update, shards))
-    same(interrupted, other)
+    other = resumed(interrupted, *new)
+    same(interrupted, other, *replicas)
     for each in (interrupted, other):
         advance(each, cut, ROUNDS)
-        same(whole, each)
-
-
-@settings(max_examples=8)
-@given(st.sampled_from(OPTIMIZERS), st.sampled_from(["grad", "weight"]), st.integers(0, ROUNDS))
-def test_so_do_replicas_that_gossip(update, mix, cut):
-    whole, interrupted = fresh(update, mix=mix), fresh(update, mix=mix)
-    advance(whole, 0, ROUNDS)
-    advance(interrupted, 0, cut)
-    other = resumed(interrupted, *fresh(update, mix=mix))
-    same(interrupted, other, 0, 1, 2)
-    advance(other, cut, ROUNDS)
-    same(whole, other, 0, 1, 2)
-
-
-def test_long_vectors_in_pieces():
-    """An optimizer without a fused kernel has a state for each of its pieces."""
-    size = 2**16 + 5
-    vector = torch.linspace(-1, 1, size)
-
-    def server():
-        module = nn.Linear(size, 1, bias=False)
-        module.weight.data.zero_()
-        return ModelServer(shard_of(FlatModel(module), Update(optimizer="rmsprop")))
-
-    plan = ApplyPlan(["w"], [1], 0.0, "", [0], 1)
-    one, other = server(), server()
-    one.apply(plan, [vector])
-    other.restore(one.snapshot([], []))
-    for each in (one, other):
-        each.apply(replace(plan, version=2), [vector])
-    same([one], [other])
+        same(whole, each, *replicas)
 
 
 def test_statistics_are_those_of_the_latest_push():

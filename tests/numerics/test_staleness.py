@@ -58,31 +58,24 @@ def by_hand(updates, corrected):
     return x
 
 
-@given(st.lists(pushes, min_size=1, max_size=4))
+SCALES = {
+    "Zhang et al. 2016": ("inverse", lambda behind, _: 1 / max(1, behind)),
+    "Xie et al. 2019": ({"name": "power", "exponent": 0.7}, lambda behind, _: (1 + behind) ** -0.7),
+    "Mishchenko et al. 2022": (
+        "delay-adaptive",
+        lambda behind, members: min(1, members / behind) if behind else 1,
+    ),
+}
+"""Where a rule is from -> its name, and the factor of a push by its staleness and the workers."""
+
+
+@pytest.mark.parametrize(("scaling", "factor"), SCALES.values(), ids=SCALES)
+@given(updates=st.lists(pushes, min_size=1, max_size=4), members=st.integers(1, 6))
 @settings(max_examples=40, deadline=None)
-def test_a_push_counts_by_the_inverse_of_its_staleness(updates):
-    """g / max(1, tau) before the mean (Zhang et al. 2016)."""
-    expected = by_hand(updates, lambda g, moved, behind: g / max(1, behind))
-    assert train(updates, staleness_scaling="inverse") == pytest.approx(expected, abs=1e-5)
-
-
-@given(st.lists(pushes, min_size=1, max_size=4), st.floats(0.1, 3))
-@settings(max_examples=40, deadline=None)
-def test_a_push_counts_by_a_power_of_its_staleness(updates, exponent):
-    """(1 + tau)^-a g (Xie et al. 2019)."""
-    expected = by_hand(updates, lambda g, moved, behind: g * (1 + behind) ** -exponent)
-    scaling = {"name": "power", "exponent": exponent}
-    assert train(updates, staleness_scaling=scaling) == pytest.approx(expected, abs=1e-5)
-
-
-@given(st.lists(pushes, min_size=1, max_size=4), st.integers(1, 6))
-@settings(max_examples=40, deadline=None)
-def test_a_push_counts_less_where_it_is_staler_than_there_are_workers(updates, members):
-    """min(1, n / tau) g (Mishchenko et al. 2022)."""
-    expected = by_hand(
-        updates, lambda g, moved, behind: g * (min(1, members / behind) if behind else 1)
-    )
-    done = train(updates, members, staleness_scaling="delay-adaptive")
+def test_a_push_counts_by_its_staleness(scaling, factor, updates, members):
+    """It is scaled before the mean."""
+    expected = by_hand(updates, lambda g, moved, behind: g * factor(behind, members))
+    done = train(updates, members, staleness_scaling=scaling)
     assert done == pytest.approx(expected, abs=1e-5)
 
 
