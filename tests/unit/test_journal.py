@@ -35,7 +35,6 @@ from raysync.core.journal import (
     encode,
     header,
     read,
-    read_header,
 )
 from raysync.core.machine import Machine
 from raysync.core.metrics import RESERVED
@@ -44,6 +43,7 @@ from raysync.core.roster import Roster
 from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.asp import ASP
+from tests.builders.messages import naming, tells
 from tests.builders.schedules import joins, simulate
 
 text = st.text(max_size=8)
@@ -51,7 +51,7 @@ numbers = st.floats(allow_nan=False, min_value=0)
 seconds = st.floats(0, 1e12)
 wholes = st.integers(-(2**63), 2**63 - 1)
 pushes = st.tuples(text, wholes)
-decisions = st.one_of(
+any_decision = st.one_of(
     st.builds(Apply, st.lists(pushes, min_size=1, max_size=3).map(tuple), wholes, wholes, text),
     st.builds(Drop, pushes, text, st.sampled_from(DROP_REASONS)),
     st.builds(Release, text, wholes, wholes, st.booleans(), st.none() | wholes),
@@ -88,7 +88,7 @@ lines = st.one_of(
     st.builds(
         Entry,
         events,
-        st.lists(decisions, max_size=4).map(tuple),
+        st.lists(any_decision, max_size=4).map(tuple),
         st.builds(
             Report,
             loss=st.none() | numbers,
@@ -127,22 +127,20 @@ def journal(name, pushes=40, **parameters):
     return machine, [f"{line}\n" for line in [header(make(name, **parameters), 1000), *entries]]
 
 
-EACH = (
-    Apply((("a#1", 0), ("b#1", 1)), 3, 64, "late"),
-    Drop(("a#1", 0), "came too late", "late"),
-    Release("a#1", 1, 2, False, 64),
-    Hold("a#1", "why"),
-    SetTimer("t", None),
-    Switch("asp", "why"),
-    Suspend("a#1", "why"),
-    Restore("a#1"),
-    Note("kind", "a#1", {"x": 1.5}),
-)
-
-
 def test_one_of_each_kind_of_decision():
-    assert tuple(map(type, EACH)) == get_args(Decision)
-    entry = Entry(Left(at=1.0, worker="a#1"), EACH, Report(why="it died"))
+    decisions = (
+        Apply((("a#1", 0), ("b#1", 1)), 3, 64, "late"),
+        Drop(("a#1", 0), "came too late", "late"),
+        Release("a#1", 1, 2, False, 64),
+        Hold("a#1", "why"),
+        SetTimer("t", None),
+        Switch("asp", "why"),
+        Suspend("a#1", "why"),
+        Restore("a#1"),
+        Note("kind", "a#1", {"x": 1.5}),
+    )
+    assert tuple(map(type, decisions)) == get_args(Decision)
+    entry = Entry(Left(at=1.0, worker="a#1"), decisions, Report(why="it died"))
     assert decode(encode(entry)) == entry
 
 
@@ -178,18 +176,15 @@ def test_a_journal_replays_to_the_same_decisions_and_the_same_state(name, parame
 
 def test_evaluations_remarks_and_the_end_are_for_readers():
     _, text = journal("asp")
-    text.insert(
-        3,
-        encode(
-            Evaluation(
-                mark=0.5, progress=0.5, version=1, at=1.0, metrics={"accuracy": 0.5, "loss": 1.0}
-            )
-        )
-        + "\n",
-    )
-    text.insert(4, encode(Remark(1.0, "So it is.")) + "\n")
-    text.append(encode(Ended("finished", 9.0)) + "\n")
-    assert replay(text, rebuild).difference is None
+    evaluation = Evaluation(mark=0.5, progress=0.5, version=1, at=1.0, metrics={"loss": 1.0})
+    text[3:3] = [f"{encode(line)}\n" for line in (evaluation, Remark(1.0, "So it is."))]
+    assert not replay(text, rebuild).ended
+    text.append(encode(Ended("finished", 999.0)) + "\n")
+    replayed = replay(text, rebuild)
+    assert replayed.difference is None
+    assert replayed.ended
+    with pytest.raises(ConfigError, match=naming(f"line {len(text) + 1}")):
+        replay([*text, "x"], rebuild)
 
 
 def test_a_roster_that_follows_a_journal_takes_its_decisions_as_they_are():
@@ -220,10 +215,7 @@ def test_what_json_has_no_word_for_is_written_as_python_does():
 def test_the_first_difference_is_shown():
     _, text = journal("ssp", staleness=2)
     text[5] = text[5].replace('"version":3', '"version":4')
-    difference = replay(text, rebuild).difference
-    assert difference.startswith("event 5: Pushed(")
-    assert "version=4" in difference
-    assert "version=3" in difference
+    assert tells(replay(text, rebuild).difference, "event 5: Pushed( version=4 version=3")
 
 
 def test_an_illegal_history_is_a_difference():
@@ -232,20 +224,16 @@ def test_an_illegal_history_is_a_difference():
     assert "ProtocolViolation" in replay(text, rebuild).difference
 
 
-def test_a_line_that_was_cut_off_at_the_end_is_passed_over():
+def test_only_a_last_line_that_was_cut_off_is_passed_over():
     _, text = journal("bsp")
     text[-1] = text[-1][:30]
     assert replay(text, rebuild).events == len(text) - 2
-
-
-def test_a_damaged_line_in_the_middle_is_not():
-    _, text = journal("bsp")
     text[4] = '{"type": "Entry", "event": {"type": "Pushed", "at": 1}}\n'
-    with pytest.raises(ConfigError, match="not a line of a journal"):
+    with pytest.raises(ConfigError, match=naming("line 5")):
         replay(text, rebuild)
 
 
-DEEP = "[" * 30 + "]" * 30
+DEEP = json.loads("[" * 30 + "]" * 30)
 
 
 @pytest.mark.parametrize(
@@ -260,21 +248,20 @@ DEEP = "[" * 30 + "]" * 30
         {"workload_samples": 10**30},
         {"about": [1]},
         {"about": {"seed": 10**400}},
-        {"about": {"seed": json.loads(DEEP)}},
+        {"about": {"seed": DEEP}},
     ],
 )
 def test_a_header_without_what_a_replay_needs(damage):
     head = json.loads(header(make("bsp"), 960))
     read([json.dumps(head)])
-    with pytest.raises(ConfigError, match="header of the journal is damaged"):
+    with pytest.raises(ConfigError, match="header"):
         read([json.dumps(head | damage)])
-    with pytest.raises(ConfigError, match="header of the journal is damaged"):
-        read(['{"journal": 1, "workload_samples": 960}\n'])
 
 
 LEFT = {"type": "Left", "at": 1, "worker": "a"}
 PUSHED = {"type": "Pushed", "at": 1, "worker": "a", "clock": 0, "base": 0, "samples": 1}
 DROP = {"type": "Drop", "push": ["a", 1], "why": ""}
+NOTE = {"type": "Note", "kind": "", "worker": ""}
 
 
 def entry(event=LEFT, *decisions, **more):
@@ -285,39 +272,27 @@ def entry(event=LEFT, *decisions, **more):
 @pytest.mark.parametrize(
     "text",
     [
-        "3",
         "null",
-        '"evaluation"',
         "[1]",
         "[" * 100_000,
         "{}",
         json.dumps(LEFT),
-        entry(LEFT | {"worker": 3}),
         entry({"type": "Apply", "pushes": []}),
-        entry(LEFT | {"at": -1}),
-        entry(PUSHED | {"busy_s": 1, "computed_at": -1}),
-        entry(LEFT | {"at": math.nan}),
-        entry(LEFT | {"at": 1e300}),
-        entry(LEFT | {"at": True}),
-        entry(LEFT | {"more": 1}),
         entry({"type": "Left", "at": 1}),
+        entry(PUSHED | {"busy_s": 1, "computed_at": -1}),
+        *(entry(LEFT | wrong) for wrong in ({"worker": 3}, {"more": 1})),
+        *(entry(LEFT | {"at": at}) for at in (-1, math.nan, 1e300, True)),
+        *(entry(report=wrong) for wrong in ({"why": 3}, {"more": 3})),
+        *(entry(LEFT, DROP | {"push": push}) for push in (["a", "b"], ["a"])),
+        *(entry(LEFT, DROP | {"reason": reason}) for reason in ("x", [])),
+        *(entry(LEFT, {"type": "Apply", "pushes": [["a", clock]]}) for clock in (1e9, 2**63)),
+        *(entry(LEFT, NOTE | {"values": values}) for values in ([], {"x": DEEP}, {"x": 2**63})),
         entry(LEFT, 3),
         entry(LEFT, LEFT),
-        entry(report={"why": 3}),
-        entry(report={"more": 3}),
-        entry(LEFT, DROP | {"push": ["a", "b"]}),
-        entry(LEFT, DROP | {"push": ["a"]}),
-        entry(LEFT, DROP | {"reason": "x"}),
-        entry(LEFT, DROP | {"reason": []}),
         entry(LEFT, {"type": "Apply", "pushes": [], "samples_before": "1"}),
-        entry(LEFT, {"type": "Apply", "pushes": [["a", 1e9]]}),
-        entry(LEFT, {"type": "Apply", "pushes": [["a", 2**63]]}),
         entry(LEFT, {"type": "Suspend", "worker": "a"}),
         entry(LEFT, {"type": "Restore", "worker": 1}),
         entry(LEFT, {"type": "Release", "worker": "a", "pull": 1}),
-        entry(LEFT, {"type": "Note", "kind": "", "worker": "", "values": []}),
-        entry(LEFT, {"type": "Note", "kind": "", "worker": "", "values": {"x": json.loads(DEEP)}}),
-        entry(LEFT, {"type": "Note", "kind": "", "worker": "", "values": {"x": 2**63}}),
         '{"type": "Remark", "text": "x"}',
         '{"type": "Ended", "status": 1, "at": 1}',
         '{"type": "Ended", "at": 1}',
@@ -326,17 +301,8 @@ def entry(event=LEFT, *decisions, **more):
 )
 def test_what_is_of_another_type_is_no_line(text):
     assert decode(entry()) == Entry(Left(at=1.0, worker="a"), ())
-    with pytest.raises(ConfigError, match="not a line of a journal"):
+    with pytest.raises(ConfigError):
         decode(text)
-
-
-def test_an_unfinished_journal_is_known_and_nothing_follows_the_closing_line():
-    _, text = journal("asp")
-    assert not replay(text, rebuild).ended
-    text.append(encode(Ended("finished", 999.0)) + "\n")
-    assert replay(text, rebuild).ended
-    with pytest.raises(ConfigError, match=f"line {len(text) + 1} comes after the closing line"):
-        replay([*text, "x"], rebuild)
 
 
 def test_a_history_at_which_the_rule_stands_still_is_a_difference():
@@ -354,22 +320,23 @@ def test_a_history_at_which_the_rule_stands_still_is_a_difference():
 
 @pytest.mark.parametrize("first", ["", "no json", "[1]", '{"event": "Left"}'])
 def test_something_else_is_no_journal(first):
-    with pytest.raises(ConfigError, match="no header"):
+    with pytest.raises(ConfigError, match="header"):
         read([f"{first}\n"] if first else [])
 
 
-@pytest.mark.parametrize("schema", [2, 0, -1, True, "1", None, 10**400])
-def test_another_schema_is_refused(schema):
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        (JOURNAL_SCHEMA - 1, "older"),
+        (JOURNAL_SCHEMA + 1, "newer"),
+        (-1, "older"),
+        *((other, "another") for other in (10**400, True, "1", None)),
+    ],
+)
+def test_another_schema_is_refused(schema, says):
     head = json.loads(header(make("bsp"), None)) | {"journal": schema}
-    with pytest.raises(ConfigError, match="this raysync reads schema 1"):
+    with pytest.raises(ConfigError, match=naming(f"{says} 1")):
         read([json.dumps(head)])
-
-
-@pytest.mark.parametrize(("step", "says"), [(-1, "older"), (1, "newer")])
-def test_a_journal_of_another_schema_is_called_older_or_newer(step, says):
-    head = {"journal": JOURNAL_SCHEMA + step}
-    with pytest.raises(ConfigError, match=says):
-        read_header(json.dumps(head))
 
 
 @pytest.mark.parametrize(
