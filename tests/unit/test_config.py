@@ -324,12 +324,6 @@ def test_a_workload_in_samples(workload, samples):
     assert config.validate(settings).workload_samples(1000) == samples
 
 
-def test_slots_are_named_after_their_group():
-    experiment = config.validate({"workers": [{"name": "a", "count": 2}, {"name": "b"}]})
-    assert list(experiment.slots()) == ["a-0", "a-1", "b-0"]
-    assert experiment.worker_count == 3
-
-
 @pytest.mark.parametrize(
     ("settings", "devices"),
     [

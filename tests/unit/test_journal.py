@@ -4,7 +4,6 @@ import json
 import math
 from typing import get_args
 
-import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
 from msgspec.structs import replace
@@ -39,7 +38,6 @@ from raysync.core.journal import (
 from raysync.core.machine import Machine
 from raysync.core.metrics import RESERVED
 from raysync.core.replay import replay
-from raysync.core.roster import Roster
 from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.asp import ASP
@@ -51,17 +49,18 @@ numbers = st.floats(allow_nan=False, min_value=0)
 seconds = st.floats(0, 1e12)
 wholes = st.integers(-(2**63), 2**63 - 1)
 pushes = st.tuples(text, wholes)
-any_decision = st.one_of(
-    st.builds(Apply, st.lists(pushes, min_size=1, max_size=3).map(tuple), wholes, wholes, text),
-    st.builds(Drop, pushes, text, st.sampled_from(DROP_REASONS)),
-    st.builds(Release, text, wholes, wholes, st.booleans(), st.none() | wholes),
-    st.builds(Hold, text, text),
-    st.builds(SetTimer, text, st.none() | numbers),
-    st.builds(Switch, text, text),
-    st.builds(Suspend, text, text),
-    st.builds(Restore, text),
-    st.builds(Note, text, text, st.dictionaries(text, numbers | text | wholes)),
-)
+DECISIONS = {
+    Apply: (st.lists(pushes, min_size=1, max_size=3).map(tuple), wholes, wholes, text),
+    Drop: (pushes, text, st.sampled_from(DROP_REASONS)),
+    Release: (text, wholes, wholes, st.booleans(), st.none() | wholes),
+    Hold: (text, text),
+    SetTimer: (text, st.none() | numbers),
+    Switch: (text, text),
+    Suspend: (text, text),
+    Restore: (text,),
+    Note: (text, text, st.dictionaries(text, numbers | text | wholes)),
+}
+any_decision = st.one_of(st.builds(kind, *fields) for kind, fields in DECISIONS.items())
 events = st.one_of(
     st.builds(Joined, at=seconds, worker=text),
     st.builds(Left, at=seconds, worker=text),
@@ -127,23 +126,6 @@ def journal(name, pushes=40, **parameters):
     return machine, [f"{line}\n" for line in [header(make(name, **parameters), 1000), *entries]]
 
 
-def test_one_of_each_kind_of_decision():
-    decisions = (
-        Apply((("a#1", 0), ("b#1", 1)), 3, 64, "late"),
-        Drop(("a#1", 0), "came too late", "late"),
-        Release("a#1", 1, 2, False, 64),
-        Hold("a#1", "why"),
-        SetTimer("t", None),
-        Switch("asp", "why"),
-        Suspend("a#1", "why"),
-        Restore("a#1"),
-        Note("kind", "a#1", {"x": 1.5}),
-    )
-    assert tuple(map(type, decisions)) == get_args(Decision)
-    entry = Entry(Left(at=1.0, worker="a#1"), decisions, Report(why="it died"))
-    assert decode(encode(entry)) == entry
-
-
 ON_ITS_WAY = Pushed(at=3.0, worker="a", clock=0, base=0, samples=8, busy_s=1.0, computed_at=2.0)
 
 
@@ -152,6 +134,7 @@ ON_ITS_WAY = Pushed(at=3.0, worker="a", clock=0, base=0, samples=8, busy_s=1.0, 
 @example(Entry(ON_ITS_WAY, ()))
 @example(Entry(replace(ON_ITS_WAY, computed_at=None), ()))
 def test_what_is_encoded_is_decoded(line):
+    assert set(DECISIONS) == set(get_args(Decision))
     text = encode(line)
     assert "\n" not in text
     assert decode(text) == line
@@ -185,31 +168,6 @@ def test_evaluations_remarks_and_the_end_are_for_readers():
     assert replayed.ended
     with pytest.raises(ConfigError, match=naming(f"line {len(text) + 1}")):
         replay([*text, "x"], rebuild)
-
-
-def test_a_roster_that_follows_a_journal_takes_its_decisions_as_they_are():
-    machine, text = journal("ssp", staleness=2)
-    _, lines = read(text)
-    roster = Roster(1000)
-    for line in lines:
-        event = roster.now, line.event
-        roster.now = line.event.at
-        match line.event:
-            case Joined(worker=worker):
-                roster.join(worker)
-            case Pushed():
-                roster.push(line.event)
-        for decision in line.decisions:
-            assert roster.execute(decision) == decision, event
-    assert roster.dump() == machine.roster.dump()
-
-
-def test_what_json_has_no_word_for_is_written_as_python_does():
-    values = {"infinite": math.inf, "half": "\ud800", "numpy": np.float64(0.25)}
-    entry = Entry(Left(at=1.0, worker="a#1"), (Note("mine", "a#1", values),), Report(loss=math.nan))
-    read_again = decode(encode(entry))
-    assert math.isnan(read_again.report.loss)
-    assert read_again.decisions == entry.decisions
 
 
 def test_the_first_difference_is_shown():
@@ -337,19 +295,3 @@ def test_another_schema_is_refused(schema, says):
     head = json.loads(header(make("bsp"), None)) | {"journal": schema}
     with pytest.raises(ConfigError, match=naming(f"{says} 1")):
         read([json.dumps(head)])
-
-
-@pytest.mark.parametrize(
-    ("report", "is_loss"),
-    [
-        (Report(planned=False), True),
-        (Report(planned=False, restart_in_s=2.0), True),
-        (Report(planned=True, restart_in_s=2.0), False),
-        (Report(done=True), False),
-        (Report(restart_in_s=2.0), True),
-        (Report(), False),
-    ],
-    ids=["lost", "lost, comes back", "planned", "done", "of an earlier version", "crash of old"],
-)
-def test_which_leavers_are_losses(report, is_loss):
-    assert report.is_loss == is_loss
