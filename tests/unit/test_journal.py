@@ -295,3 +295,20 @@ def test_another_schema_is_refused(schema, says):
     head = json.loads(header(make("bsp"), None)) | {"journal": schema}
     with pytest.raises(ConfigError, match=naming(f"{says} 1")):
         read([json.dumps(head)])
+
+
+@pytest.mark.parametrize(
+    ("report", "is_loss"),
+    [
+        (Report(planned=False), True),
+        (Report(planned=False, restart_in_s=2.0), True),
+        (Report(planned=True, restart_in_s=2.0), False),
+        (Report(planned=True), False),
+        (Report(done=True), False),
+        (Report(restart_in_s=2.0), True),  # of an earlier version
+        (Report(why="crashed: faults[0]"), False),  # likewise
+        (Report(), False),
+    ],
+)
+def test_a_loss_is_what_nobody_planned(report, is_loss):
+    assert report.is_loss is is_loss
