@@ -9,11 +9,11 @@ from statistics import fmean, stdev
 import pytest
 
 from raysync import config
-from raysync.config import Jitter, Link
+from raysync.config import Jitter
 from raysync.emulation.fault_plan import FaultPlan
-from raysync.emulation.step_time import SHORTEST, StepTime, jitter_of, one_way_s
+from raysync.emulation.step_time import SHORTEST, StepTime, jitter_of
 from raysync.randomness import standard_normal
-from raysync.step_fault import NO_FAULT, StepFault
+from raysync.step_fault import NO_FAULT
 
 SLOW = {"kind": "slow-down", "factor": 2}
 KILL = {"kind": "kill"}
@@ -231,24 +231,6 @@ def test_kills_by_a_mean_gap_are_a_poisson_process_of_each_worker():
     assert drawn[0] != drawn[1]
 
 
-def test_what_nobody_met_is_described_as_the_file_has_it():
-    plan = faults(
-        SLOW,
-        SLOW | {"clocks": [90, None]},
-        {"kind": "crash", "worker": "slow-1", "at_s": 7},
-        {"kind": "latency", "added_s": 1, "workers": ["slow"]},
-    )
-    plan.at_step("fast-0", 0, 0.0)
-    assert plan.without_effect() == (
-        "faults[1] {clocks: [90, null], kind: slow-down, factor: 2.0}",
-        "faults[2] {kind: crash, worker: slow-1, at_s: 7.0}",
-        "faults[3] {workers: [slow], kind: latency, added_s: 1.0}",
-    )
-    plan.at_step("slow-0", 90, 0.0)
-    plan.mark_effective(2)
-    assert plan.without_effect() == ()
-
-
 @pytest.mark.parametrize(
     ("jitter", "spread"),
     [
@@ -326,9 +308,3 @@ def test_a_step_lasts_as_long_as_its_group_says(group, size, seconds):
     step_time = StepTime(config.WorkerGroup(**group), 0, "worker-0", batch_size=8)
     assert step_time.seconds(2, size, computed_s=8) == seconds
     assert step_time.seconds(2, size, factor=10, computed_s=8) == 10 * seconds
-
-
-def test_one_way_is_latency_and_bytes_over_bandwidth():
-    fault = StepFault(latency_s=0.25)
-    assert one_way_s(Link(latency_s=0.5, bandwidth_bytes_per_s=4), 10, fault) == 0.75 + 2.5
-    assert one_way_s(Link(latency_s=0.5), 10) == 0.5
