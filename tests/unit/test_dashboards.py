@@ -12,12 +12,8 @@ from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-from grafana_foundation_sdk.cog.plugins import register_default_plugins
-from grafana_foundation_sdk.models.dashboard import Dashboard
 
 from dashboards.__main__ import generated
-from dashboards.panels import series
 from raysync.cli.dashboards import NEXT, check_url
 from raysync.errors import ConfigError
 from raysync.record.metrics_registry import CLOCKS, REGISTRY
@@ -43,14 +39,6 @@ def test_the_committed_json_is_what_the_script_makes():
     }, "run python -m dashboards"
 
 
-@pytest.mark.parametrize("board", BOARDS)
-def test_the_types_of_grafana_know_every_field(board):
-    """A field that they do not know, or know as something else, does not come back."""
-    register_default_plugins()
-    read = Dashboard.from_json(BOARDS[board])
-    assert json.loads(json.dumps(read, cls=JSONEncoder)) == BOARDS[board]
-
-
 def metrics_in(texts):
     return {name for text in texts for name in re.findall(r"\bray_\w+", text)}
 
@@ -69,11 +57,6 @@ def test_every_metric_that_is_named_exists_and_all_of_the_registry_are_shown():
     assert named - ours <= {f"ray_{name}" for name in METRICS_GAUGES} | metrics_in([text])
     missing = {name for name, metric in REGISTRY.items() if not shown & exported_by(metric)}
     assert not missing
-
-
-def test_a_metric_that_the_registry_lacks_cannot_be_asked_for():
-    with pytest.raises(KeyError):
-        series("raysync_pusches")
 
 
 def test_only_labels_that_a_metric_has_are_asked_for():
@@ -147,7 +130,6 @@ def test_a_panel_says_what_is_seen(board):
         for key in ("legendFormat", "expr", "refId"):
             assert len({target[key] for target in targets}) == len(targets), panel["title"]
         assert panel["title"]
-        assert panel["datasource"] == {"type": "prometheus", "uid": "${datasource}"}
         shown = metrics_in(target["expr"] for target in targets)
         helps = [metric.help for metric in REGISTRY.values() if shown & exported_by(metric)]
         assert all(text in panel["description"] for text in helps)
