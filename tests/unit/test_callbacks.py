@@ -6,7 +6,7 @@ import pytest
 
 import raysync
 from raysync.errors import ConfigError, RunFailed
-from raysync.tracking.callback import METHODS, check_callbacks
+from raysync.tracking.callback import METHODS
 from tests.builders.messages import naming, tells
 from tests.builders.reports import BASE
 
@@ -156,7 +156,3 @@ def test_what_would_never_be_called_is_refused(callbacks, named, said, settings,
     with pytest.raises(ConfigError, match=naming(said)):
         raysync.run(settings | {"callbacks": named}, callbacks=callbacks)
     assert not (tmp_path / "tiny").exists()
-
-
-def test_the_base_class_is_a_callback():
-    check_callbacks([raysync.Callback()])
