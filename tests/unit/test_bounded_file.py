@@ -16,7 +16,11 @@ DATA = b"0123456789"
 PACKED = gzip.compress(DATA)
 
 
-@pytest.mark.parametrize(("name", "data"), [("x", DATA), ("x.gz", PACKED), ("X.GZ", PACKED)])
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [("x", DATA), ("x.gz", PACKED), ("X.GZ", PACKED)],
+    ids=["plain", "packed", "in capitals"],
+)
 def test_up_to_the_bound_a_file_is_read_whole_and_one_byte_more_is_refused(tmp_path, name, data):
     path = tmp_path / name
     path.write_bytes(data)

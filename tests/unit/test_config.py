@@ -31,8 +31,6 @@ WRONG = {
     ],
     "paradigm: %s": [
         ("spp", "x.yaml: paradigm: paradigm 'spp' 'ssp'"),
-        ("{name: lagtuner, s_lower: 9, s_upper: 3}", "s_upper"),
-        ("{name: ssp, staleness: -1}", "0 -1"),
         ("{name: hybrid, k: 2}\nworkers: [{}]", "hybrid: k: 2 1 1 1"),
         ("{name: k-sync, k: 5}", "paradigm: k-sync: k: 5 4 1 4"),
         ("{name: backup-workers, backups: -1}", "backups: 0 -1"),

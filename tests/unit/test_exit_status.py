@@ -100,15 +100,15 @@ def test_one_trial_that_breaks_or_cannot_begin_among_results_is_a_failure(ends, 
 
 
 def test_an_interrupted_sweep_and_the_rest_of_it_count_the_same_trials(ends):
-    InThisProcess.last = 3
-    settings = swept(seed=list(range(5)))
+    InThisProcess.last = 2
+    settings = swept(seed=list(range(4)))
     code, _, err = ends("sweep", settings)
     assert code == 130
-    assert tells(err, "3 0 running 0 5")
+    assert tells(err, "2 0 running 0 4")
     InThisProcess.last = 10**9
     code, out, err = ends("sweep", settings, "--resume", "runs/tiny")
     assert code == 0
-    assert [line for line in err.splitlines() if " of 5" in line] == [
-        f"{done} done, 0 running, 0 failed of 5" for done in (4, 5)
+    assert [line for line in err.splitlines() if " of 4" in line] == [
+        f"{done} done, 0 running, 0 failed of 4" for done in (3, 4)
     ]
-    assert "5 trials: 5 done." in out
+    assert "4 trials: 4 done." in out
