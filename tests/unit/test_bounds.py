@@ -4,10 +4,10 @@ stand.
 
 import re
 from types import UnionType
-from typing import Any, Union, get_args, get_origin
+from typing import Union, get_args, get_origin
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import given, settings as examples, strategies as st
 from pydantic import ValidationError
 
 from raysync import config
@@ -61,8 +61,6 @@ def test_each_number_has_bounds(model, name, kinds):
     ("settings", "path"),
     [
         ({"faults": [{"kind": "kill", "times": 10**9, "end_s": 5}]}, "faults[0].times"),
-        ({"workload": {"epochs": 1e300}}, "workload.epochs"),
-        ({"workload": {"iterations_per_worker": 10**14}}, "workload"),
         ({"workers": [{"count": 10**9}]}, "workers[0].count"),
         ({"workers": [{"resources": {"x": 1e300}}]}, "workers[0].resources.x"),
         ({"workers": [{"trace": [1.0, 1e300]}]}, "workers[0].trace"),
@@ -80,22 +78,16 @@ def test_what_has_no_bounds_is_refused_by_its_path(settings, path):
     assert len(str(refused.value).splitlines()) <= 2
 
 
-TEXTS: list[Any] = [
-    lambda text: {"name": text},
+TEXTS = [
     lambda text: {"output": text},
-    lambda text: {"init_from": text},
-    lambda text: {"data": {"name": "digits", "data_dir": text}},
-    lambda text: {"checkpoint": {"every_s": 1, "output": text}},
-    lambda text: {"workers": [{"name": text}]},
     lambda text: {"workers": [{"label_selector": {text: "a"}}]},
-    lambda text: {"workers": [{"trace": text}]},
     lambda text: {"network": {"nodes": [{"name": text, "workers": ["worker"]}]}},
     lambda text: {"model": {"name": "mlp", "mine": {"deep": [text]}}},
-    lambda text: {"profile": f"{text}/p.yaml"},
     lambda text: {text: 1},
 ]
 
 
+@examples(max_examples=40)
 @given(
     st.sampled_from(TEXTS),
     st.text("ab/", max_size=3),

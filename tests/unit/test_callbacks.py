@@ -6,8 +6,8 @@ import pytest
 
 import raysync
 from raysync.errors import ConfigError, RunFailed
-from raysync.tracking.callback import METHODS, check_callbacks
-from tests.builders.messages import naming
+from raysync.tracking.callback import METHODS
+from tests.builders.messages import naming, tells
 from tests.builders.reports import BASE
 
 
@@ -45,20 +45,19 @@ class OnlyEnd:
 
 
 class Breaks(raysync.Callback):
-    def __init__(self, method):
-        setattr(self, method, self._break)
+    """Breaks in one of its methods, perhaps at the last call alone."""
 
-    def _break(self, *_):
-        raise ValueError("no more\nof this")
+    def __init__(self, method, error=ValueError, at_end=False):
+        def fail(*arguments):
+            if not at_end or arguments[-1].ended is not None:
+                raise error("no more\nof this")
+
+        setattr(self, method, fail)
 
 
 @pytest.fixture
 def settings(tmp_path, one_thread):
     return BASE | {"output": str(tmp_path)}
-
-
-def status(folder):
-    return raysync.load(folder).summary["status"]
 
 
 def test_a_callback_sees_the_evaluations_of_the_record_in_their_order(settings):
@@ -93,44 +92,34 @@ def test_callbacks_of_a_file_are_created_for_each_run(settings):
     assert len(Seen.made) == 2
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_one_that_fails_ends_the_run_and_is_named(method, settings, tmp_path):
-    """In one line, with the place in the user's code; the record is kept, and others are told."""
+@pytest.mark.parametrize(
+    ("method", "at_end", "status"),
+    [
+        *((method, False, "failed") for method in METHODS if method != "on_end"),
+        ("on_end", False, "finished"),
+        ("on_progress", True, "finished"),
+    ],
+)
+def test_one_that_fails_ends_the_run_and_is_named(method, at_end, status, settings, tmp_path):
+    """With the place in the user's code; the record is kept, and others are told. A journal that is
+    complete stays so.
+    """
     seen = Seen()
     with pytest.raises(RunFailed) as failed:
-        raysync.run(settings, callbacks=[Breaks(method), seen])
+        raysync.run(settings, callbacks=[Breaks(method, at_end=at_end), seen])
     first, where = str(failed.value).splitlines()
-    assert first.startswith(f"callback {__name__}:Breaks.{method}: ValueError: no more of this (")
-    assert f"{Path(__file__).name}:" in first
+    assert tells(first, f"{__name__}:Breaks.{method}: ValueError: {Path(__file__).name}:")
     [folder] = (tmp_path / "tiny").iterdir()
     assert str(folder) in where
-    assert status(folder) == ("finished" if method == "on_end" else "failed")
+    record = raysync.load(folder)
     [end] = seen.of("end")
-    assert end.summary["status"] == status(folder)
-    assert len(end.evaluations) == len(raysync.load(folder).evaluations)
+    assert record.summary["status"] == end.summary["status"] == status
+    assert len(end.evaluations) == len(record.evaluations)
 
 
-def test_one_that_fails_at_the_very_end_is_not_forgotten(settings, tmp_path):
-    """The journal is complete then, and stays so."""
-
-    class BreaksAtTheEnd(raysync.Callback):
-        def on_progress(self, measures):
-            if measures.ended is not None:
-                raise ValueError("too late")
-
-    with pytest.raises(RunFailed, match=naming("BreaksAtTheEnd.on_progress: ValueError:")):
-        raysync.run(settings, callbacks=[BreaksAtTheEnd()])
-    [folder] = (tmp_path / "tiny").iterdir()
-    assert status(folder) == "finished"
-
-
-def test_an_interrupt_is_no_failure(settings, tmp_path):
-    class Interrupts(raysync.Callback):
-        def on_evaluation(self, evaluation, measures):
-            raise KeyboardInterrupt
-
+def test_an_interrupt_is_no_failure(settings):
     only_end, notes = OnlyEnd(), []
-    callbacks = [Interrupts(), only_end, Breaks("on_end")]
+    callbacks = [Breaks("on_evaluation", KeyboardInterrupt), only_end, Breaks("on_end")]
     with pytest.raises(KeyboardInterrupt):
         raysync.run(settings, callbacks=callbacks, notify=notes.append)
     assert only_end.status == "stopped"
@@ -148,36 +137,22 @@ class TooFew:
 
 
 @pytest.mark.parametrize(
-    ("callbacks", "said"),
+    ("callbacks", "named", "said"),
     [
-        ([OnlyEnd], "callbacks[0]: OnlyEnd()"),
-        ([OnlyEnd(), 3], "callbacks[1]: on_start on_evaluation"),
-        ([Misspelt()], "'on_evaluate' 'on_evaluation'"),
-        ([TooFew()], "TooFew.on_evaluation(evaluation measures):"),
-        (OnlyEnd(), "callbacks: OnlyEnd"),
+        ([OnlyEnd], [], "callbacks[0]: OnlyEnd()"),
+        ([OnlyEnd(), 3], [], "callbacks[1]: on_start on_evaluation"),
+        ([Misspelt()], [], "'on_evaluate' 'on_evaluation'"),
+        ([TooFew()], [], "TooFew.on_evaluation(evaluation measures):"),
+        (OnlyEnd(), [], "callbacks: OnlyEnd"),
+        ([], ["nowhere:Thing"], "'nowhere'"),
+        ([], ["Thing"], "package.module:Name"),
+        ([], [f"{__name__}:Missing"], "Missing"),
+        ([], [{"name": f"{__name__}:Seen", "wort": 1}], "word"),
+        ([], [f"{__name__}:BASE"], "function"),
     ],
 )
-def test_what_would_never_be_called_is_refused(callbacks, said, settings, tmp_path):
+def test_what_would_never_be_called_is_refused(callbacks, named, said, settings, tmp_path):
+    """As an object, or named in a file."""
     with pytest.raises(ConfigError, match=naming(said)):
-        raysync.run(settings, callbacks=callbacks)
+        raysync.run(settings | {"callbacks": named}, callbacks=callbacks)
     assert not (tmp_path / "tiny").exists()
-
-
-@pytest.mark.parametrize(
-    ("named", "said"),
-    [
-        ("nowhere:Thing", "'nowhere'"),
-        ("Thing", "package.module:Name"),
-        (f"{__name__}:Missing", "Missing"),
-        ({"name": f"{__name__}:Seen", "wort": 1}, "word"),
-        (f"{__name__}:BASE", "function"),
-    ],
-)
-def test_what_a_file_cannot_name_is_refused(named, said, settings, tmp_path):
-    with pytest.raises(ConfigError, match=naming(said)):
-        raysync.run(settings | {"callbacks": [named]})
-    assert not (tmp_path / "tiny").exists()
-
-
-def test_the_base_class_is_a_callback():
-    check_callbacks([raysync.Callback()])

@@ -1,6 +1,7 @@
 """Batches as a collate function makes them: of any structure, and perhaps of fewer samples."""
 
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pytest
@@ -45,16 +46,19 @@ class InPlace(Graphs):
         self.x, self.y = self.x.to(device), self.y.to(device)
 
 
+def pair(kind):
+    return kind(torch.ones(2), torch.ones(2))
+
+
 def to_meta(batch):
     return batch_to(batch, lambda part: part.to("meta"))
 
 
 @pytest.mark.parametrize("kind", [Graphs, InPlace])
 def test_a_batch_with_to_moves_itself_alone_or_within_another(kind):
-    alone = to_meta(kind(torch.ones(2), torch.ones(2)))
+    alone = to_meta(pair(kind))
     assert (type(alone), alone.x.device.type, alone.y.device.type) == (kind, "meta", "meta")
-    batch = {"graphs": [kind(torch.ones(2), torch.ones(2))], "name": "plain", "kind": torch.Tensor}
-    moved = to_meta(batch)
+    moved = to_meta({"graphs": [pair(kind)], "name": "plain", "kind": torch.Tensor})
     assert moved["graphs"][0].x.device.type == "meta"
     assert (moved["name"], moved["kind"]) == ("plain", torch.Tensor)
 
@@ -68,7 +72,7 @@ def test_packed_sequences_keep_their_sizes_on_the_cpu():
 
 def test_a_batch_that_is_no_tensors_is_not_cut():
     with pytest.raises(ConfigError, match=naming("Graphs micro_batch")):
-        split_batch((Graphs(torch.ones(4), torch.ones(4)),), [2, 2])
+        split_batch((pair(Graphs),), [1, 1])
 
 
 # ---- samples that a collate leaves out ----
@@ -101,40 +105,44 @@ class Fields:
     y: torch.Tensor
 
 
+def by_x_and_y(batch):
+    return batch.x, batch.y
+
+
 STRUCTURES = {
-    "pairs": default_collate,
-    "columns": lambda rows: [x[:, None] if x.dim() < 2 else x for x in default_collate(rows)],
-    "mapping": lambda rows: dict(zip("xy", default_collate(rows), strict=True)),
-    "object": lambda rows: Graphs(*default_collate(rows)),
-    "dataclass": lambda rows: Fields(*default_collate(rows)),
-    "rows": lambda rows: rows,
-    "two lists": lambda rows: tuple(zip(*rows, strict=True)),
-    "time first": lambda rows: [x.T if x.dim() > 1 else x[None] for x in default_collate(rows)],
+    "pairs": (default_collate, tuple),
+    "columns": (
+        lambda rows: [x[:, None] if x.dim() < 2 else x for x in default_collate(rows)],
+        lambda batch: (batch[0], batch[1][:, 0]),
+    ),
+    "mapping": (
+        lambda rows: dict(zip("xy", default_collate(rows), strict=True)),
+        lambda batch: (batch["x"], batch["y"]),
+    ),
+    "object": (lambda rows: Graphs(*default_collate(rows)), by_x_and_y),
+    "dataclass": (lambda rows: Fields(*default_collate(rows)), by_x_and_y),
+    "rows": (lambda rows: rows, default_collate),
+    "two lists": (
+        lambda rows: tuple(zip(*rows, strict=True)),
+        lambda batch: map(torch.stack, batch),
+    ),
+    "time first": (
+        lambda rows: [x.T if x.dim() > 1 else x[None] for x in default_collate(rows)],
+        lambda batch: (batch[0].T, batch[1][0]),
+    ),
+    "perhaps empty": (
+        lambda rows: default_collate(rows) if rows else [torch.ones(0, FEATURES), torch.ones(0)],
+        tuple,
+    ),
 }
-
-
-def as_tensors(batch, structure):
-    """Of x (n, FEATURES) and y (n,)."""
-    match structure:
-        case "mapping":
-            return batch["x"], batch["y"]
-        case "object" | "dataclass":
-            return batch.x, batch.y
-        case "rows":
-            return default_collate(batch)
-        case "two lists":
-            return tuple(map(torch.stack, batch))
-        case "time first":
-            return batch[0].T, batch[1][0]
-        case _:
-            return batch[0], batch[1].reshape(-1)
+"""How samples become a batch, and what is x (n, FEATURES) and y (n,) of it."""
 
 
 class Leaving(raysync.Task):
     """The mean of what is there, as plain torch computes it."""
 
     def __init__(self, structure="pairs"):
-        self.structure = structure
+        self.make, self.tensors_of = STRUCTURES[structure]
 
     def build_model(self):
         return nn.Sequential(nn.Linear(FEATURES, 4), nn.Tanh(), nn.Linear(4, 1), nn.Flatten(0))
@@ -146,14 +154,14 @@ class Leaving(raysync.Task):
         return Rows()
 
     def collate(self, samples):
-        return STRUCTURES[self.structure](kept(samples))
+        return self.make(kept(samples))
 
     def loss(self, model, batch):
-        x, y = as_tensors(batch, self.structure)
+        x, y = self.tensors_of(batch)
         return mse_loss(model(x), y)
 
     def metrics(self, model, batch):
-        x, y = as_tensors(batch, self.structure)
+        x, y = self.tensors_of(batch)
         return {"error": (model(x) - y).abs().mean()}
 
 
@@ -170,19 +178,24 @@ def planned(structure="pairs", **more):
     return prepare(config.validate(QUICK | more), task=Leaving(structure))
 
 
-def whole(samples):
-    """All samples that are kept, in one batch."""
-    return default_collate(kept([samples[index] for index in range(len(samples))]))
+def there(samples, indices=None):
+    """The samples that are kept, in one batch."""
+    return default_collate(kept([samples[index] for index in indices or range(len(samples))]))
 
 
 @pytest.mark.parametrize(
     ("structure", "batch_size", "workers"),
-    [*((structure, size, 0) for structure in STRUCTURES for size in (5, 8, 23)), ("pairs", 8, 1)],
+    [
+        *((structure, size, 0) for structure in STRUCTURES for size in (5, 8, 23)),
+        ("pairs", 8, 1),
+        ("perhaps empty", 1, 0),
+    ],
 )
 def test_an_evaluation_is_the_mean_of_the_samples_that_are_there(structure, batch_size, workers):
+    """An empty part has no weight."""
     training = planned(structure)
     module = training.build().eval()
-    x, y = whole(Rows())
+    x, y = there(Rows())
     with torch.no_grad():
         loss, error = mse_loss(module(x), y), (module(x) - y).abs().mean()
     model = FlatModel(training.build())
@@ -191,9 +204,10 @@ def test_an_evaluation_is_the_mean_of_the_samples_that_are_there(structure, batc
     assert measured["error"] == pytest.approx(error.item(), rel=1e-5)
 
 
-@pytest.mark.parametrize("structure", STRUCTURES)
-@pytest.mark.parametrize("devices", [1, 2])
-@pytest.mark.parametrize("micro_batch", [None, 6])
+@pytest.mark.parametrize(
+    ("structure", "devices", "micro_batch"),
+    [*product(STRUCTURES, [1, 2], [None, 6]), ("perhaps empty", 1, 1)],
+)
 def test_a_gradient_is_that_of_the_samples_that_are_there(structure, devices, micro_batch):
     """In parts as whole, as plain torch computes it."""
     training = planned(structure)
@@ -202,8 +216,7 @@ def test_a_gradient_is_that_of_the_samples_that_are_there(structure, devices, mi
         training.build(), training.task, ["cpu"] * devices, micro_batch=micro_batch
     )
     for clock in range(3):
-        samples = Rows(48)
-        x, y = default_collate(kept([samples[index] for index in reader.samples(clock, 12)]))
+        x, y = there(Rows(48), reader.samples(clock, 12))
         module = training.build()
         expected = mse_loss(module(x), y)
         loss = computation.compute(reader, clock, 12)
@@ -211,27 +224,6 @@ def test_a_gradient_is_that_of_the_samples_that_are_there(structure, devices, mi
         assert loss == pytest.approx(expected.item(), rel=1e-5)
         flat = torch.cat([each.reshape(-1) for each in gradient])
         torch.testing.assert_close(computation.outgoing(), flat, atol=1e-6, rtol=1e-5)
-
-
-def test_an_empty_part_has_no_weight():
-    """Of a micro-batch, and of an evaluation."""
-
-    class Empty(Leaving):
-        def collate(self, samples):
-            rows = kept(samples)
-            return default_collate(rows) if rows else [torch.ones(0, FEATURES), torch.ones(0)]
-
-    training = prepare(config.validate(QUICK), task=Empty())
-    reader = training.reader("worker-0")
-    computation = GradientComputation(training.build(), training.task, micro_batch=1)
-    samples = Rows(48)
-    x, y = default_collate(kept([samples[index] for index in reader.samples(0, 12)]))
-    loss = computation.compute(reader, 0, 12)
-    assert loss == pytest.approx(mse_loss(training.build()(x), y).item(), rel=1e-5)
-    model = FlatModel(training.build())
-    measured = evaluate(model, model.initial(), training.task, Rows(), 1)
-    x, y = whole(Rows())
-    assert measured["loss"] == pytest.approx(mse_loss(training.build()(x), y).item(), rel=1e-5)
 
 
 def test_a_push_counts_for_the_samples_that_were_asked_for():
@@ -247,10 +239,10 @@ def test_a_push_counts_for_the_samples_that_were_asked_for():
 def test_what_is_there_is_counted(asked, left_out, structure):
     """In whatever structure, with sizes that equal others by chance."""
     rows = [(x, y) for x, y, _ in map(Rows(40).__getitem__, range(40))]
-    make = STRUCTURES[structure]
+    make, _ = STRUCTURES[structure]
     counter = SampleCounter(lambda index, copies: make([rows[index]] * copies), range)
-    there = max(1, asked - left_out)
-    assert counter(make(rows[:there]), asked) == there
+    count = max(1, asked - left_out)
+    assert counter(make(rows[:count]), asked) == count
 
 
 def test_other_sizes_are_no_samples():

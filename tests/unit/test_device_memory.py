@@ -21,7 +21,6 @@ from tests.fakes import libcuda
 
 MIB = 2**20
 NUMBERS = 2**20
-PLAN = SharedPlan("here", shares_weights=True, gpu=libcuda.GPU)
 
 
 @pytest.fixture(autouse=True)
@@ -36,36 +35,35 @@ def written(handle, value):
 
 
 def test_a_vector_is_on_the_gpu_and_the_file_has_its_stamp_alone(driver):
-    slots = device_slots(4 * NUMBERS, libcuda.GPU)
-    lease = slots.lease()
-    assert driver.used == -(-(4 * NUMBERS + 64) // (2 * MIB)) * 2 * MIB
-    written(lease.handle, 3.0)
-    assert lease.handle.read().tolist() == [3.0] * NUMBERS
-    first, second = lease.handle.parts([1, NUMBERS - 1])
+    lease = device_slots(4 * NUMBERS, libcuda.GPU).lease()
+    handle = lease.handle
+    assert driver.used == 6 * MIB, "4 MiB and a stamp, in pieces of 2 MiB"
+    written(handle, 3.0)
+    assert handle.read().tolist() == [3.0] * NUMBERS
+    first, second = handle.parts([1, NUMBERS - 1])
     assert first.read().tolist() == [3.0]
     assert len(second.read()) == NUMBERS - 1
-    taken = os.fstat(lease.handle.file).st_blocks * 512
-    assert taken <= 4 * os.sysconf("SC_PAGE_SIZE")
-    assert lease.handle.in_place(4 * NUMBERS) is None, "its process does not map it"
+    assert os.fstat(handle.file).st_blocks * 512 <= 4 * os.sysconf("SC_PAGE_SIZE")
+    assert handle.in_place(4 * NUMBERS) is None, "its process does not map it"
 
 
 def write_and_read(pipe, killed_handle, handle):
+    device_mappings().clear()  # those of the parent
     libcuda.install()
-    read = SharedVector(*handle).read().tolist()
-    with SharedVector(*killed_handle).writing() as vector:
+    read = handle.read().tolist()
+    with killed_handle.writing() as vector:
         vector.fill_(7.0)
         pipe.send(read)
         signal.pause()
 
 
 def test_other_processes_open_it_and_one_that_is_killed_in_the_midst_leaves_no_vector():
-    slots = device_slots(400, libcuda.GPU)
+    slots, context = device_slots(400, libcuda.GPU), get_context("fork")
     mine, theirs = slots.lease(), slots.lease()
     written(mine.handle, 5.0)
     written(theirs.handle, 1.0)
-    pipe, end = get_context("spawn").Pipe()
-    handles = tuple(theirs.handle), tuple(mine.handle)
-    other = get_context("spawn").Process(target=write_and_read, args=(end, *handles))
+    pipe, end = context.Pipe()
+    other = context.Process(target=write_and_read, args=(end, theirs.handle, mine.handle))
     other.start()
     assert pipe.recv() == [5.0] * 100
     other.kill()
@@ -76,20 +74,18 @@ def test_other_processes_open_it_and_one_that_is_killed_in_the_midst_leaves_no_v
 
 
 def test_a_vector_is_valid_only_once_the_gpu_has_written_it(monkeypatch):
-    lease = device_slots(400, libcuda.GPU).lease()
+    lease, awaited = device_slots(400, libcuda.GPU).lease(), []
     handle = lease.handle
 
     def await_gpu(vector):
-        assert len(vector) == 100
         with pytest.raises(TornVector):
             handle.read()
-        awaited.append(vector)
+        awaited.append(len(vector))
 
-    awaited = []
     monkeypatch.setattr(device_vector, "await_gpu", await_gpu)
     written(handle, 2.0)
     assert set(handle.read().tolist()) == {2.0}
-    assert len(awaited) == 1
+    assert awaited == [100]
 
 
 def test_a_handle_is_opened_once_a_process_and_closed_before_the_next_run(driver):
@@ -106,15 +102,20 @@ def test_a_handle_is_opened_once_a_process_and_closed_before_the_next_run(driver
     assert not driver.opened
 
 
-def begun(before=None, push=400, plan=PLAN):
+def begun(before=None, push=400, gpu=libcuda.GPU):
     device_mappings().clear()  # as each actor does before
+    plan = SharedPlan("here", shares_weights=True, gpu=gpu)
     run = plan.begin(Writers(800, push, {"a#1": "A", "b#1": "B"}, ["S"]), before)
     forget_run()  # as the controller does
     return run
 
 
+def reserved(run, actor):
+    return run.reserve(actor, StepCall(0, 8), "here")
+
+
 def vectors(run):
-    leases = [run.reserve(actor, StepCall(0, 8), "here")[0] for actor in ("a#1", "b#1")]
+    leases = [*reserved(run, "a#1"), *reserved(run, "b#1")]
     leases += run.reserve("server", PublishCall(0, 0), None)
     for lease in leases:
         written(lease.handle, 1.0)
@@ -144,21 +145,26 @@ def test_memory_is_freed_only_when_all_have_closed_it_and_used_again_by_the_next
     assert driver.used == before // 3, "gradients have another size"
 
 
-def test_what_is_on_a_gpu_is_not_used_again_where_vectors_are_on_none(driver):
-    run = begun()
-    vectors(run)
-    host = begun(run, plan=SharedPlan("here", shares_weights=True))
-    assert not any(lease.handle.on_gpu for lease in vectors(host))
-    again = begun(host)
-    assert all(lease.handle.on_gpu for lease in vectors(again))
+def test_what_is_on_a_gpu_is_not_used_again_where_vectors_are_on_none():
+    run, kinds = None, []
+    for gpu in (libcuda.GPU, None, libcuda.GPU):
+        run = begun(run, gpu=gpu)
+        kinds.append({lease.handle.on_gpu for lease in vectors(run)})
+    assert kinds == [{True}, {False}, {True}]
 
 
-def test_a_vector_that_is_offered_is_tried_and_leaves_nothing_open(driver):
+def test_a_vector_that_is_offered_is_tried_and_leaves_nothing_open(driver, monkeypatch):
     vector = offer(libcuda.GPU, MIB)
     assert tried(vector, writes=False) != "", "nobody has written it"
     assert tried(vector, writes=True) == ""
     assert tried(vector, writes=False) == ""
     assert not driver.opened
+    for given, words in (
+        ({"gpus": (b"another of 16 by",)}, "see GPU"),
+        ({"refusals": {"cuIpcOpenMemHandle_v2": 801}}, "NOT_SUPPORTED"),
+    ):
+        monkeypatch.setattr(cuda_driver, "library", partial(libcuda.FakeLibcuda, **given))
+        assert tells(tried(vector, writes=False), words)
 
 
 @pytest.mark.parametrize(
@@ -182,7 +188,7 @@ def test_memory_of_the_run_before_counts_as_free_and_that_of_the_host_does_not(m
     run = begun(push=30 * MIB)
     vectors(run)
     assert isinstance(offer(libcuda.GPU, 90 * MIB), SharedVector)
-    host = begun(run, push=30 * MIB, plan=SharedPlan("here", shares_weights=True))
+    host = begun(run, push=30 * MIB, gpu=None)
     del run
     forget_run()
     vectors(host)
@@ -194,18 +200,7 @@ def test_memory_of_the_run_before_counts_as_free_and_that_of_the_host_does_not(m
 def test_where_the_gpu_is_full_vectors_are_object_references(monkeypatch):
     libcuda.install(monkeypatch.setattr, libcuda.FakeLibcuda(total=70 * MIB))
     run = begun(push=30 * MIB)
-    held = [run.reserve(actor, StepCall(0, 8), "here") for actor in ("a#1", "b#1", "a#1")]
+    held = [reserved(run, actor) for actor in ("a#1", "b#1", "a#1")]
     assert [len(leases) for leases in held] == [1, 1, 0]
     del held[0]
-    assert len(run.reserve("a#1", StepCall(0, 8), "here")) == 1
-
-
-def test_an_actor_says_why_it_cannot_open_the_memory(monkeypatch):
-    vector = offer(libcuda.GPU, MIB)
-    assert tried(vector, writes=True) == ""
-    for given, words in (
-        ({"gpus": (b"another of 16 by",)}, "see GPU"),
-        ({"refusals": {"cuIpcOpenMemHandle_v2": 801}}, "NOT_SUPPORTED"),
-    ):
-        monkeypatch.setattr(cuda_driver, "library", partial(libcuda.FakeLibcuda, **given))
-        assert tells(tried(vector, writes=False), words)
+    assert len(reserved(run, "a#1")) == 1

@@ -34,21 +34,14 @@ def test_a_duration_keeps_two_digits_and_no_exponent(value):
 
 
 def test_of_workers_that_leave_together_one_line_tells():
-    said = []
+    died, times = "its actor died", (5.0, 5.01, 5.02, 5.8, 6.5, 6.6)
     lines = [
-        Entry(Left(at=at, worker=worker), (), Report(why=why))
-        for at, worker, why in [
-            (5.0, "w-0#1", "its actor died"),
-            (5.01, "w-1#1", "its actor died"),
-            (5.02, "w-2#1", "another"),
-            (5.8, "w-3#1", "its actor died"),
-            (6.5, "w-4#1", "its actor died"),
-            (6.6, "w-5#1", "its actor died"),
-        ]
+        Entry(
+            Left(at=at, worker=f"w-{number}#1"), (), Report(why="another" if number == 2 else died)
+        )
+        for number, at in enumerate(times)
     ]
+    said = []
     report_events(lines, said.append)
-    assert [re.findall(r"w-\d#1", text) for text in said] == [
-        ["w-0#1", "w-1#1", "w-3#1"],
-        ["w-2#1"],
-        ["w-4#1", "w-5#1"],
-    ]
+    told = [re.findall(r"w-\d#1", text) for text in said]
+    assert told == [["w-0#1", "w-1#1", "w-3#1"], ["w-2#1"], ["w-4#1", "w-5#1"]]

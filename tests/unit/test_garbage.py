@@ -23,8 +23,7 @@ def test_the_thresholds_are_those_of_before(ends):
     next(reports)
     assert gc.get_threshold() == (GARBAGE_OBJECTS, *before[1:])
     if ends:
-        for _ in reports:
-            pass
+        list(reports)
     else:
         reports.close()
     assert gc.get_threshold() == before

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import ray
 import yaml
-from hypothesis import given, strategies as st
+from hypothesis import given, settings as examples, strategies as st
 
 from raysync import config
 from raysync.config import Sweep
@@ -17,6 +17,7 @@ from raysync.training.preparation import prepare
 from raysync.tuning import grid
 from raysync.tuning.sweep_run import plan
 from raysync.tuning.trial import VIRTUAL_GPU_SHARE, Trials
+from tests.builders.files import write
 from tests.builders.messages import naming
 
 KEYS = st.sampled_from(["seed", "update.lr", "paradigm", "workers.*.speed", "model"])
@@ -32,11 +33,14 @@ VALUES = st.one_of(
 GRIDS = st.dictionaries(KEYS, st.lists(VALUES, min_size=1, max_size=3), min_size=1, max_size=3)
 
 
+def swept(grid, **settings):
+    return Sweep.model_validate({"grid": grid, **settings})
+
+
+@examples(max_examples=40)
 @given(GRIDS, st.integers(1, 3))
 def test_the_points_are_the_product_times_the_draws(values, samples):
-    sweep = Sweep.model_validate(
-        {"grid": values, "sample": {"batch_size": {"randint": [1, 100]}}, "samples": samples}
-    )
+    sweep = swept(values, sample={"batch_size": {"randint": [1, 100]}}, samples=samples)
     points = grid.points(sweep, 0, "file")
     assert len(points) == grid.count(sweep)
     combinations = [tuple(map(grid.plain, one)) for one in product(*values.values())]
@@ -61,17 +65,16 @@ def test_what_is_no_scalar_is_text_for_tables():
     assert (grid.plain(None), grid.plain([1, 2]), grid.plain(0.5)) == ("null", "[1, 2]", 0.5)
 
 
+@examples(max_examples=40)
 @given(GRIDS, st.data())
 def test_a_rule_excludes_what_meets_all_of_it_and_nothing_else(values, data):
     chosen = {key: data.draw(st.sampled_from(options)) for key, options in values.items()}
-    sweep = Sweep.model_validate(
-        {"grid": values, "exclude": [{key: [value] for key, value in chosen.items()}]}
-    )
-    whole = grid.points(Sweep.model_validate({"grid": values}), 0, "file")
-    combinations = product(*values.values())
+    sweep = swept(values, exclude=[{key: [value] for key, value in chosen.items()}])
     left = [
         point
-        for point, combination in zip(whole, combinations, strict=True)
+        for point, combination in zip(
+            grid.points(swept(values), 0, "file"), product(*values.values()), strict=True
+        )
         if combination != tuple(chosen.values())  # 1 == 1.0 == True, as for the sweep
     ]
     if left:
@@ -81,32 +84,39 @@ def test_a_rule_excludes_what_meets_all_of_it_and_nothing_else(values, data):
             grid.points(sweep, 0, "file")
 
 
-def test_a_paradigm_is_excluded_by_its_name_with_any_parameters():
-    paradigms = ["bsp", {"name": "ssp", "staleness": 3}, {"name": "ssp", "staleness": 6}]
-    rules = [{"paradigm": "ssp", "seed": 1}]
-    sweep = Sweep.model_validate(
-        {"grid": {"paradigm": paradigms, "seed": [0, 1]}, "exclude": rules}
-    )
-    assert [point["seed"] for point in grid.points(sweep, 0, "file")] == [0, 1, 0, 0]
+SSP = [{"name": "ssp", "staleness": staleness} for staleness in (3, 6)]
 
 
-def test_nothing_excludes_no_block_that_has_no_name():
-    blocks = [None, {"lr": 0.1}, {"lr": 0.2}]
-    sweep = Sweep.model_validate({"grid": {"local": blocks}, "exclude": [{"local": None}]})
-    assert [point["local"] for point in grid.points(sweep, 0, "file")] == ["{lr: 0.1}", "{lr: 0.2}"]
+@pytest.mark.parametrize(
+    ("values", "rule", "key", "left"),
+    [
+        (
+            {"paradigm": ["bsp", *SSP], "seed": [0, 1]},
+            {"paradigm": "ssp", "seed": 1},
+            "seed",
+            [0, 1, 0, 0],
+        ),
+        ({"local": [None, {"lr": 0.1}]}, {"local": None}, "local", ["{lr: 0.1}"]),
+    ],
+    ids=["a name, with any parameters", "nothing, and no block without a name"],
+)
+def test_a_rule_excludes_by_name(values, rule, key, left):
+    points = grid.points(swept(values, exclude=[rule]), 0, "file")
+    assert [point[key] for point in points] == left
 
 
 @pytest.fixture
 def written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def write(sweep, **settings):
-        Path("file.yaml").write_text(
-            yaml.safe_dump({"engine": "virtual", "sweep": sweep, **settings}), encoding="utf-8"
-        )
-        return Path("file.yaml")
+    def written(sweep, **settings):
+        text = yaml.safe_dump({"engine": "virtual", "sweep": sweep, **settings})
+        return Path(write(Path("file.yaml"), text))
 
-    return write
+    return written
+
+
+SEED = {"grid": {"seed": [0, 1]}}
 
 
 @pytest.mark.parametrize(
@@ -122,27 +132,18 @@ def written(tmp_path, monkeypatch):
         ({"grid": {"update.lr": [-1]}}, "greater than 0"),
         ({"grid": {"seeds": [[0]]}}, "seeds `seed`"),
         ({"grid": {"output": ["a"]}}, "output"),
-        ({"grid": {"seed": [0]}, "exclude": [{"sede": 0}]}, "exclude[0] 'seed'"),
-        ({"grid": {"seed": [0, 1]}, "exclude": [{"seed": 2}]}, "exclude[0]: grid seed: 2"),
-        ({"grid": {"seed": [0, 1]}, "exclude": [{"seed": [0, 1]}]}, "2 combinations"),
-        (
-            {"grid": {"seed": list(range(40)), "batch_size": list(range(1, 31))}},
-            "1,200 1,000 --yes",
-        ),
-        ({"grid": {"seed": [0]}, "stop": {"acuracy": 1}}, "'accuracy'"),
-        ({"grid": {"seed": [0]}, "metric": "los"}, "'loss'"),
-        ({"grid": {"seed": [0]}, "scheduler": "ahsa"}, "'asha'"),
-        (
-            {"grid": {"seed": [0]}, "scheduler": {"name": "asha", "grace_period": -1}},
-            "asha: grace_period",
-        ),
-        (
-            {"grid": {"seed": [0]}, "scheduler": {"name": "asha", "grace_perod": 1}},
-            "'grace_period'",
-        ),
-        ({"grid": {"seed": [0]}, "search": "optna"}, "'optuna'"),
-        ({"grid": {"seed": [0, 1]}, "search": "optuna", "exclude": [{"seed": 0}]}, "searcher"),
-        ({"grid": {"seed": [0]}, "sample": {"seed": {"randint": [0, 9]}}}, "grid sample"),
+        (SEED | {"exclude": [{"sede": 0}]}, "exclude[0] 'seed'"),
+        (SEED | {"exclude": [{"seed": 2}]}, "exclude[0]: grid seed: 2"),
+        (SEED | {"exclude": [{"seed": [0, 1]}]}, "2 combinations"),
+        ({"grid": {"seed": [*range(40)], "batch_size": [*range(1, 31)]}}, "1,200 1,000 --yes"),
+        (SEED | {"stop": {"acuracy": 1}}, "'accuracy'"),
+        (SEED | {"metric": "los"}, "'loss'"),
+        (SEED | {"scheduler": "ahsa"}, "'asha'"),
+        (SEED | {"scheduler": {"name": "asha", "grace_period": -1}}, "asha: grace_period"),
+        (SEED | {"scheduler": {"name": "asha", "grace_perod": 1}}, "'grace_period'"),
+        (SEED | {"search": "optna"}, "'optuna'"),
+        (SEED | {"search": "optuna", "exclude": [{"seed": 0}]}, "searcher"),
+        (SEED | {"sample": {"seed": {"randint": [0, 9]}}}, "grid sample"),
         ({"sample": {"update.lr": {"loguniform": [0, 1]}}}, "loguniform(0 1"),
         ({"sample": {"update.lr": {"logunif": [0, 1]}}}, "'loguniform'"),
         ({"sample": {"update.lrr": {"uniform": [0, 1]}}, "search": "optuna"}, "mean 'lr'"),
@@ -159,10 +160,10 @@ def test_what_cannot_be_is_said_before_anything_starts(written, sweep, says):
 
 @pytest.mark.parametrize("name", ["hyperband", "pbt", "pb2", "pbt_replay", "hb_bohb"])
 def test_schedulers_that_pause_or_clone_trials_are_refused_and_others_named(written, name):
-    with pytest.raises(ConfigError, match=rf"sweep\.scheduler: {name}: .* asha, .*median_stopping"):
-        plan(written({"grid": {"seed": [0]}, "scheduler": name}))
+    with pytest.raises(ConfigError, match=naming(f"sweep.scheduler: {name}: asha median_stopping")):
+        plan(written(SEED | {"scheduler": name}))
     with pytest.raises(ConfigError, match=naming("sweep.search: bohb: optuna")):
-        plan(written({"grid": {"seed": [0]}, "scheduler": name, "search": "bohb"}))
+        plan(written(SEED | {"scheduler": name, "search": "bohb"}))
 
 
 def test_many_trials_only_if_they_are_meant(written, monkeypatch):
@@ -176,10 +177,10 @@ def test_many_trials_only_if_they_are_meant(written, monkeypatch):
 
 def test_there_must_be_something_to_go_on_with(written):
     with pytest.raises(ConfigError, match=naming("folder")):
-        plan(written({"grid": {"seed": [0]}}), resume="runs/nothing")
+        plan(written(SEED), resume="runs/nothing")
 
 
-def test_a_trial_is_the_file_with_its_settings(written, tmp_path):
+def test_a_trial_is_the_file_with_its_settings(written):
     file = written(
         {"grid": {"workers.*.speed": [0.5], "paradigm": [{"name": "ssp", "staleness": 6}]}},
         workers=[{"name": "a"}, {"name": "b", "speed": 2}],
@@ -189,12 +190,10 @@ def test_a_trial_is_the_file_with_its_settings(written, tmp_path):
         file, ["seed=7", "cluster.address=somewhere:6379", "sweep.stop={training_iteration: 3}"]
     )
     [point] = made.points
-    experiment = made.trials.experiment(point, "00000")
-    assert experiment == config.load(file, ["seed=7"]).model_copy(
+    before = config.load(file, ["seed=7"])
+    assert made.trials.experiment(point, "00000") == before.model_copy(
         update={
-            "workers": tuple(
-                group.model_copy(update={"speed": 0.5}) for group in config.load(file).workers
-            ),
+            "workers": tuple(each.model_copy(update={"speed": 0.5}) for each in before.workers),
             "paradigm": config.ParadigmChoice.model_validate({"name": "ssp", "staleness": 6}),
             "sweep": None,
             "stop": config.Stop.model_validate({"when": {"training_iteration": 3}}),
@@ -220,17 +219,17 @@ def test_a_trial_is_watched_under_the_name_of_its_sweep(written):
             run_in(Engine(), prepare(experiment), experiment.paradigm, sweep=sweep)
 
 
-def test_virtual_trials_take_one_cpu(tmp_path):
-    trials = Trials(
-        tmp_path, tmp_path, "file", "engine: virtual\nworkers: [{count: 8, cpus: 4}]", ()
-    )
-    assert trials.resources({}).bundles == [{"CPU": 1.0}]
-
-
-@pytest.mark.parametrize(("there", "share"), [({}, {}), ({"GPU": 2}, {"GPU": VIRTUAL_GPU_SHARE})])
-def test_virtual_trials_of_workers_with_gpus_share_those_of_the_cluster(
-    tmp_path, monkeypatch, there, share
+@pytest.mark.parametrize(
+    ("workers", "there", "share"),
+    [
+        ("{count: 8, cpus: 4}", {"GPU": 2}, {}),
+        ("{gpus: 1}", {}, {}),
+        ("{gpus: 1}", {"GPU": 2}, {"GPU": VIRTUAL_GPU_SHARE}),
+    ],
+)
+def test_virtual_trials_take_one_cpu_and_share_the_gpus_of_the_cluster(
+    tmp_path, monkeypatch, workers, there, share
 ):
     monkeypatch.setattr(ray, "cluster_resources", lambda: there)
-    trials = Trials(tmp_path, tmp_path, "file", "engine: virtual\nworkers: [{gpus: 1}]", ())
+    trials = Trials(tmp_path, tmp_path, "file", f"engine: virtual\nworkers: [{workers}]", ())
     assert trials.resources({}).bundles == [{"CPU": 1.0} | share]

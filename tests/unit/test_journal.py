@@ -2,117 +2,78 @@
 
 import json
 import math
-from typing import get_args
 
-import numpy as np
 import pytest
 from hypothesis import example, given, strategies as st
+from msgspec import inspect
 from msgspec.structs import replace
 
-from raysync.core.decisions import (
-    DROP_REASONS,
-    Apply,
-    Decision,
-    Drop,
-    Hold,
-    Note,
-    Release,
-    Restore,
-    SetTimer,
-    Suspend,
-    Switch,
-)
-from raysync.core.events import Joined, Left, Pushed, TimerFired
+from raysync.core.events import Left, Pushed
 from raysync.core.journal import (
     JOURNAL_SCHEMA,
     Ended,
     Entry,
     Evaluation,
-    Finding,
+    Line,
     Remark,
     Report,
     decode,
     encode,
     header,
     read,
-    read_header,
 )
 from raysync.core.machine import Machine
-from raysync.core.metrics import RESERVED
+from raysync.core.metrics import LOSS, RESERVED
 from raysync.core.replay import replay
-from raysync.core.roster import Roster
 from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.asp import ASP
+from tests.builders.messages import naming, tells
 from tests.builders.schedules import joins, simulate
 
-text = st.text(max_size=8)
-numbers = st.floats(allow_nan=False, min_value=0)
-seconds = st.floats(0, 1e12)
-wholes = st.integers(-(2**63), 2**63 - 1)
-pushes = st.tuples(text, wholes)
-decisions = st.one_of(
-    st.builds(Apply, st.lists(pushes, min_size=1, max_size=3).map(tuple), wholes, wholes, text),
-    st.builds(Drop, pushes, text, st.sampled_from(DROP_REASONS)),
-    st.builds(Release, text, wholes, wholes, st.booleans(), st.none() | wholes),
-    st.builds(Hold, text, text),
-    st.builds(SetTimer, text, st.none() | numbers),
-    st.builds(Switch, text, text),
-    st.builds(Suspend, text, text),
-    st.builds(Restore, text),
-    st.builds(Note, text, text, st.dictionaries(text, numbers | text | wholes)),
-)
-events = st.one_of(
-    st.builds(Joined, at=seconds, worker=text),
-    st.builds(Left, at=seconds, worker=text),
-    st.builds(
-        Pushed,
-        at=seconds,
-        worker=text,
-        clock=wholes,
-        base=wholes,
-        samples=wholes,
-        busy_s=seconds,
-        computed_at=st.none() | seconds,
-    ),
-    st.builds(TimerFired, at=seconds, key=text),
-)
+
+def values(kind):
+    """All that a type of the journal holds, by its own description."""
+    match kind:
+        case inspect.StructType(cls=cls, fields=fields):
+            given = {field.name: values(field.type) for field in fields}
+            if cls is Evaluation:
+                name = st.text(max_size=8).filter(is_name)
+                metrics = st.dictionaries(name, values(FLOAT), max_size=3)
+                given["metrics"] = st.builds(lambda it: {LOSS: 1.0} | it, metrics)
+            return st.builds(cls, **given)
+        case inspect.UnionType(types=types):
+            return st.one_of(map(values, types))
+        case inspect.VarTupleType(item_type=item):
+            return st.lists(values(item), max_size=3).map(tuple)
+        case inspect.ListType(item_type=item):
+            return st.lists(values(item), max_size=3)
+        case inspect.TupleType(item_types=items):
+            return st.tuples(*map(values, items))
+        case inspect.DictType(key_type=key, value_type=value):
+            return st.dictionaries(values(key), values(value), max_size=3)
+        case inspect.LiteralType(values=literals):
+            return st.sampled_from(literals)
+        case inspect.IntType(ge=least, le=most):
+            return st.integers(least, most)
+        case inspect.FloatType(ge=least, le=most):
+            return st.floats(least, most, allow_nan=False)
+        case inspect.AnyType():
+            return st.text(max_size=8) | st.integers(-9, 9) | values(FLOAT)
+        case inspect.StrType():
+            return st.text(max_size=8)
+        case inspect.BoolType():
+            return st.booleans()
+        case inspect.NoneType():
+            return st.none()
+
+
+FLOAT = inspect.FloatType()
 
 
 def is_name(name):
     """Whether a metric can be called that."""
     return name and name.isprintable() and name not in RESERVED
-
-
-lines = st.one_of(
-    st.builds(
-        Entry,
-        events,
-        st.lists(decisions, max_size=4).map(tuple),
-        st.builds(
-            Report,
-            loss=st.none() | numbers,
-            not_finite=st.none() | st.builds(Finding, text, text, st.lists(wholes, max_size=3)),
-            why=text,
-            away_s=st.none() | seconds,
-            done=st.booleans(),
-        ),
-    ),
-    st.builds(
-        Evaluation,
-        at=seconds,
-        mark=numbers,
-        progress=numbers,
-        version=wholes,
-        metrics=st.builds(
-            lambda metrics, loss: metrics | {"loss": loss},
-            st.dictionaries(text.filter(is_name), numbers),
-            numbers,
-        ),
-    ),
-    st.builds(Remark, seconds, text),
-    st.builds(Ended, text, seconds, text, st.lists(text, max_size=2).map(tuple)),
-)
 
 
 def journal(name, pushes=40, **parameters):
@@ -127,29 +88,10 @@ def journal(name, pushes=40, **parameters):
     return machine, [f"{line}\n" for line in [header(make(name, **parameters), 1000), *entries]]
 
 
-EACH = (
-    Apply((("a#1", 0), ("b#1", 1)), 3, 64, "late"),
-    Drop(("a#1", 0), "came too late", "late"),
-    Release("a#1", 1, 2, False, 64),
-    Hold("a#1", "why"),
-    SetTimer("t", None),
-    Switch("asp", "why"),
-    Suspend("a#1", "why"),
-    Restore("a#1"),
-    Note("kind", "a#1", {"x": 1.5}),
-)
-
-
-def test_one_of_each_kind_of_decision():
-    assert tuple(map(type, EACH)) == get_args(Decision)
-    entry = Entry(Left(at=1.0, worker="a#1"), EACH, Report(why="it died"))
-    assert decode(encode(entry)) == entry
-
-
 ON_ITS_WAY = Pushed(at=3.0, worker="a", clock=0, base=0, samples=8, busy_s=1.0, computed_at=2.0)
 
 
-@given(lines)
+@given(values(inspect.type_info(Line)))
 @example(Remark(1.0, "So it is."))
 @example(Entry(ON_ITS_WAY, ()))
 @example(Entry(replace(ON_ITS_WAY, computed_at=None), ()))
@@ -159,71 +101,27 @@ def test_what_is_encoded_is_decoded(line):
     assert decode(text) == line
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"),
-    [
-        ("bsp", {}),
-        ("asp", {}),
-        ("ssp", {"staleness": 1}),
-        ("lagtuner", {"s_lower": 1, "bound": "literal"}),
-    ],
-)
-def test_a_journal_replays_to_the_same_decisions_and_the_same_state(name, parameters):
-    machine, text = journal(name, **parameters)
+@pytest.mark.parametrize("name", ["bsp", "asp", "ssp", "lagtuner"])
+def test_a_journal_replays_to_the_same_decisions_and_the_same_state(name):
+    """Evaluations, remarks and the end are for readers."""
+    machine, text = journal(name)
+    evaluation = Evaluation(mark=0.5, progress=0.5, version=1, at=1.0, metrics={"loss": 1.0})
+    text[3:3] = [f"{encode(line)}\n" for line in (evaluation, Remark(1.0, "So it is."))]
+    assert not replay(text, rebuild).ended
+    text.append(encode(Ended("finished", 999.0)) + "\n")
     replayed = replay(text, rebuild)
     assert replayed.difference is None
-    assert replayed.events == len(text) - 1
+    assert replayed.ended
+    assert replayed.events == len(text) - 4
     assert replayed.machine.snapshot() == machine.snapshot()
-
-
-def test_evaluations_remarks_and_the_end_are_for_readers():
-    _, text = journal("asp")
-    text.insert(
-        3,
-        encode(
-            Evaluation(
-                mark=0.5, progress=0.5, version=1, at=1.0, metrics={"accuracy": 0.5, "loss": 1.0}
-            )
-        )
-        + "\n",
-    )
-    text.insert(4, encode(Remark(1.0, "So it is.")) + "\n")
-    text.append(encode(Ended("finished", 9.0)) + "\n")
-    assert replay(text, rebuild).difference is None
-
-
-def test_a_roster_that_follows_a_journal_takes_its_decisions_as_they_are():
-    machine, text = journal("ssp", staleness=2)
-    _, lines = read(text)
-    roster = Roster(1000)
-    for line in lines:
-        event = roster.now, line.event
-        roster.now = line.event.at
-        match line.event:
-            case Joined(worker=worker):
-                roster.join(worker)
-            case Pushed():
-                roster.push(line.event)
-        for decision in line.decisions:
-            assert roster.execute(decision) == decision, event
-    assert roster.dump() == machine.roster.dump()
-
-
-def test_what_json_has_no_word_for_is_written_as_python_does():
-    values = {"infinite": math.inf, "half": "\ud800", "numpy": np.float64(0.25)}
-    entry = Entry(Left(at=1.0, worker="a#1"), (Note("mine", "a#1", values),), Report(loss=math.nan))
-    read_again = decode(encode(entry))
-    assert math.isnan(read_again.report.loss)
-    assert read_again.decisions == entry.decisions
+    with pytest.raises(ConfigError, match=naming(f"line {len(text) + 1}")):
+        replay([*text, "x"], rebuild)
 
 
 def test_the_first_difference_is_shown():
     _, text = journal("ssp", staleness=2)
     text[5] = text[5].replace('"version":3', '"version":4')
-    difference = replay(text, rebuild).difference
-    assert difference.startswith("event 5: Pushed(")
-    assert "version=4" in difference
-    assert "version=3" in difference
+    assert tells(replay(text, rebuild).difference, "event 5: Pushed( version=4 version=3")
 
 
 def test_an_illegal_history_is_a_difference():
@@ -232,20 +130,16 @@ def test_an_illegal_history_is_a_difference():
     assert "ProtocolViolation" in replay(text, rebuild).difference
 
 
-def test_a_line_that_was_cut_off_at_the_end_is_passed_over():
+def test_only_a_last_line_that_was_cut_off_is_passed_over():
     _, text = journal("bsp")
     text[-1] = text[-1][:30]
     assert replay(text, rebuild).events == len(text) - 2
-
-
-def test_a_damaged_line_in_the_middle_is_not():
-    _, text = journal("bsp")
     text[4] = '{"type": "Entry", "event": {"type": "Pushed", "at": 1}}\n'
-    with pytest.raises(ConfigError, match="not a line of a journal"):
+    with pytest.raises(ConfigError, match=naming("line 5")):
         replay(text, rebuild)
 
 
-DEEP = "[" * 30 + "]" * 30
+DEEP = json.loads("[" * 30 + "]" * 30)
 
 
 @pytest.mark.parametrize(
@@ -260,21 +154,20 @@ DEEP = "[" * 30 + "]" * 30
         {"workload_samples": 10**30},
         {"about": [1]},
         {"about": {"seed": 10**400}},
-        {"about": {"seed": json.loads(DEEP)}},
+        {"about": {"seed": DEEP}},
     ],
 )
 def test_a_header_without_what_a_replay_needs(damage):
     head = json.loads(header(make("bsp"), 960))
     read([json.dumps(head)])
-    with pytest.raises(ConfigError, match="header of the journal is damaged"):
+    with pytest.raises(ConfigError, match="header"):
         read([json.dumps(head | damage)])
-    with pytest.raises(ConfigError, match="header of the journal is damaged"):
-        read(['{"journal": 1, "workload_samples": 960}\n'])
 
 
 LEFT = {"type": "Left", "at": 1, "worker": "a"}
 PUSHED = {"type": "Pushed", "at": 1, "worker": "a", "clock": 0, "base": 0, "samples": 1}
 DROP = {"type": "Drop", "push": ["a", 1], "why": ""}
+NOTE = {"type": "Note", "kind": "", "worker": ""}
 
 
 def entry(event=LEFT, *decisions, **more):
@@ -285,39 +178,27 @@ def entry(event=LEFT, *decisions, **more):
 @pytest.mark.parametrize(
     "text",
     [
-        "3",
         "null",
-        '"evaluation"',
         "[1]",
         "[" * 100_000,
         "{}",
         json.dumps(LEFT),
-        entry(LEFT | {"worker": 3}),
         entry({"type": "Apply", "pushes": []}),
-        entry(LEFT | {"at": -1}),
-        entry(PUSHED | {"busy_s": 1, "computed_at": -1}),
-        entry(LEFT | {"at": math.nan}),
-        entry(LEFT | {"at": 1e300}),
-        entry(LEFT | {"at": True}),
-        entry(LEFT | {"more": 1}),
         entry({"type": "Left", "at": 1}),
+        entry(PUSHED | {"busy_s": 1, "computed_at": -1}),
+        *(entry(LEFT | wrong) for wrong in ({"worker": 3}, {"more": 1})),
+        *(entry(LEFT | {"at": at}) for at in (-1, math.nan, 1e300, True)),
+        *(entry(report=wrong) for wrong in ({"why": 3}, {"more": 3})),
+        *(entry(LEFT, DROP | {"push": push}) for push in (["a", "b"], ["a"])),
+        *(entry(LEFT, DROP | {"reason": reason}) for reason in ("x", [])),
+        *(entry(LEFT, {"type": "Apply", "pushes": [["a", clock]]}) for clock in (1e9, 2**63)),
+        *(entry(LEFT, NOTE | {"values": values}) for values in ([], {"x": DEEP}, {"x": 2**63})),
         entry(LEFT, 3),
         entry(LEFT, LEFT),
-        entry(report={"why": 3}),
-        entry(report={"more": 3}),
-        entry(LEFT, DROP | {"push": ["a", "b"]}),
-        entry(LEFT, DROP | {"push": ["a"]}),
-        entry(LEFT, DROP | {"reason": "x"}),
-        entry(LEFT, DROP | {"reason": []}),
         entry(LEFT, {"type": "Apply", "pushes": [], "samples_before": "1"}),
-        entry(LEFT, {"type": "Apply", "pushes": [["a", 1e9]]}),
-        entry(LEFT, {"type": "Apply", "pushes": [["a", 2**63]]}),
         entry(LEFT, {"type": "Suspend", "worker": "a"}),
         entry(LEFT, {"type": "Restore", "worker": 1}),
         entry(LEFT, {"type": "Release", "worker": "a", "pull": 1}),
-        entry(LEFT, {"type": "Note", "kind": "", "worker": "", "values": []}),
-        entry(LEFT, {"type": "Note", "kind": "", "worker": "", "values": {"x": json.loads(DEEP)}}),
-        entry(LEFT, {"type": "Note", "kind": "", "worker": "", "values": {"x": 2**63}}),
         '{"type": "Remark", "text": "x"}',
         '{"type": "Ended", "status": 1, "at": 1}',
         '{"type": "Ended", "at": 1}',
@@ -326,17 +207,8 @@ def entry(event=LEFT, *decisions, **more):
 )
 def test_what_is_of_another_type_is_no_line(text):
     assert decode(entry()) == Entry(Left(at=1.0, worker="a"), ())
-    with pytest.raises(ConfigError, match="not a line of a journal"):
+    with pytest.raises(ConfigError):
         decode(text)
-
-
-def test_an_unfinished_journal_is_known_and_nothing_follows_the_closing_line():
-    _, text = journal("asp")
-    assert not replay(text, rebuild).ended
-    text.append(encode(Ended("finished", 999.0)) + "\n")
-    assert replay(text, rebuild).ended
-    with pytest.raises(ConfigError, match=f"line {len(text) + 1} comes after the closing line"):
-        replay([*text, "x"], rebuild)
 
 
 def test_a_history_at_which_the_rule_stands_still_is_a_difference():
@@ -354,22 +226,23 @@ def test_a_history_at_which_the_rule_stands_still_is_a_difference():
 
 @pytest.mark.parametrize("first", ["", "no json", "[1]", '{"event": "Left"}'])
 def test_something_else_is_no_journal(first):
-    with pytest.raises(ConfigError, match="no header"):
+    with pytest.raises(ConfigError, match="header"):
         read([f"{first}\n"] if first else [])
 
 
-@pytest.mark.parametrize("schema", [2, 0, -1, True, "1", None, 10**400])
-def test_another_schema_is_refused(schema):
+@pytest.mark.parametrize(
+    ("schema", "says"),
+    [
+        (JOURNAL_SCHEMA - 1, "older"),
+        (JOURNAL_SCHEMA + 1, "newer"),
+        (-1, "older"),
+        *((other, "another") for other in (10**400, True, "1", None)),
+    ],
+)
+def test_another_schema_is_refused(schema, says):
     head = json.loads(header(make("bsp"), None)) | {"journal": schema}
-    with pytest.raises(ConfigError, match="this raysync reads schema 1"):
+    with pytest.raises(ConfigError, match=naming(f"{says} 1")):
         read([json.dumps(head)])
-
-
-@pytest.mark.parametrize(("step", "says"), [(-1, "older"), (1, "newer")])
-def test_a_journal_of_another_schema_is_called_older_or_newer(step, says):
-    head = {"journal": JOURNAL_SCHEMA + step}
-    with pytest.raises(ConfigError, match=says):
-        read_header(json.dumps(head))
 
 
 @pytest.mark.parametrize(
@@ -378,11 +251,12 @@ def test_a_journal_of_another_schema_is_called_older_or_newer(step, says):
         (Report(planned=False), True),
         (Report(planned=False, restart_in_s=2.0), True),
         (Report(planned=True, restart_in_s=2.0), False),
+        (Report(planned=True), False),
         (Report(done=True), False),
-        (Report(restart_in_s=2.0), True),
+        (Report(restart_in_s=2.0), True),  # of an earlier version
+        (Report(why="crashed: faults[0]"), False),  # likewise
         (Report(), False),
     ],
-    ids=["lost", "lost, comes back", "planned", "done", "of an earlier version", "crash of old"],
 )
-def test_which_leavers_are_losses(report, is_loss):
-    assert report.is_loss == is_loss
+def test_a_loss_is_what_nobody_planned(report, is_loss):
+    assert report.is_loss is is_loss
