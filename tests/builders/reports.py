@@ -5,6 +5,7 @@ import os
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import yaml
 
 from raysync import config
@@ -47,7 +48,7 @@ def validated(settings):
 class StandIn:
     """A record without files: what collection, statistics, tables and answers look at."""
 
-    def __init__(self, settings, summary, path):
+    def __init__(self, settings, summary, path, evaluations=()):
         self.config = validated(json.dumps(settings))
         primary = PERPLEXITY if summary.get("tokens") else ACCURACY
         self.summary = {
@@ -63,6 +64,8 @@ class StandIn:
             "platform": "here",
             "started": "2026-01-02T03:04",
         }
+        self.evaluations = pd.DataFrame(evaluations, columns=["progress", "at", "accuracy"])
+        self.pushes = pd.DataFrame({"released_at_s": [0.0]})
         self.path = path
         self.ended = True
         self.end = end_in({"samples": 1} | self.summary, 1)

@@ -1,18 +1,23 @@
-"""A leader with the first or last of its learning rates is said to have it."""
+"""A paradigm is judged by its best rate, and one at the edge of the rates is said to be there."""
+
+from dataclasses import replace
 
 import pytest
 
+from raysync.record.run_end import RunEnd
 from raysync.results.collection import CollectedRun, Collection
-from raysync.results.sentences import cautions
+from raysync.results.ranking import rank
+from raysync.results.sentences import answer, cautions
 from tests.builders.messages import tells
 from tests.builders.reports import TARGET, StandIn
 
 
-def row(label, accuracy, lr=1.0, target=None, **settings):
+def row(label, accuracy, lr=1.0, target=None, evaluations=(), **settings):
     """The only run of a row of a comparison."""
     settings = {"engine": "virtual", "target": target, "update": {"lr": lr}} | settings
     seconds = {"seconds": 10.0, "time_to_target_s": 1 - accuracy}
-    return CollectedRun(StandIn(settings, {"final_accuracy": accuracy} | seconds, None), label, 0)
+    summary = {"final_accuracy": accuracy} | seconds
+    return CollectedRun(StandIn(settings, summary, None, evaluations), label, 0)
 
 
 @pytest.mark.parametrize("target", [None, TARGET])
@@ -49,3 +54,36 @@ def test_rates_of_another_kind_are_others(other):
     others = [row(f"other {lr}", 0.2, **other(lr)) for lr in (0.002, 0.05)]
     said = cautions(Collection((), (*plain, *others)))
     assert not [each for each in said if "learning rates" in each]
+
+
+def ranked(rows):
+    ranking = rank(Collection((), tuple(rows)))
+    return ranking, [each.paradigm for each in ranking.final.ranked]
+
+
+def test_only_the_best_rate_of_a_paradigm_is_ranked():
+    rows = [row(f"bsp({lr})", accuracy, lr) for lr, accuracy in ((0.1, 0.7), (1.0, 0.9))]
+    ranking, names = ranked([*rows, row("asp", 0.8, paradigm="asp")])
+    assert names == ["bsp(1.0)", "asp"]
+    [choice] = ranking.rates
+    assert (choice.label, choice.edge) == ("bsp(1.0)", "")
+    assert tells(answer(ranking), "bsp(1.0) (of 2)")
+
+
+def test_a_rate_is_chosen_by_the_validation_set_and_judged_by_the_test_set():
+    """The evaluation at the end is on the test set; the one before judges the rate."""
+    data = {"name": "digits", "validation_samples": 100}
+    rows = [
+        row(f"bsp({lr})", final, lr, evaluations=[(0.5, 1, known), (1, 2, final)], data=data)
+        for lr, known, final in ((0.1, 0.8, 0.6), (1.0, 0.7, 0.9))
+    ]
+    ranking, names = ranked(rows)
+    assert names == ["bsp(0.1)"]
+    assert ranking.final.first.value.mean == 0.6
+
+
+def test_a_rate_that_diverges_in_some_seed_is_worse_than_one_that_never_does():
+    steady, quick = row("steady", 0.5, 0.1), row("quick", 0.9, 1.0)
+    diverged = replace(quick, seed=1, ended=RunEnd("diverged", "", 1.0, 0.1))
+    _, names = ranked([steady, replace(steady, seed=1), quick, diverged])
+    assert names == ["steady"]
