@@ -4,7 +4,7 @@ import os
 
 import psutil
 
-from tests.chaos.processes import kinds_of
+from tests.chaos.processes import kind_of
 
 TINY = {
     "name": "test",
@@ -35,7 +35,7 @@ def kill_one(target):
     pipes does not take other calls meanwhile, so it cannot be asked for its process.
     """
     for process in psutil.Process().children(recursive=True):
-        if kinds_of([process]) == [target]:
+        if kind_of(process) == target:
             process.kill()
             return
     raise AssertionError(f"no {target}")

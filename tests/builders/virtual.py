@@ -5,6 +5,7 @@ trained.
 from contextlib import suppress
 from functools import partial
 from math import inf
+from types import MappingProxyType
 
 import numpy as np
 from torch import nn
@@ -26,6 +27,8 @@ from raysync.virtual.engine import VirtualEngine, driver_of
 SMALL = nn.Linear(3, 4)
 _X, _Y = np.random.default_rng(0).normal(size=(96, 3)), np.arange(96) % 4
 DATA = raysync.data_set("points", (_X, _Y), (_X[:16], _Y[:16]))
+
+NO_ENDS = MappingProxyType({})
 
 TIMING = {"engine": "virtual", "timing": "only", "batch_size": 1}
 """Pushes are counted: a workload of n samples is n pushes."""
@@ -146,11 +149,11 @@ def decoupled(training, modules, groups, **settings):
     return ran(training, make("decoupled", modules=modules, groups=groups, **settings))
 
 
-def interrupted(task, choice, after, checkpoint=None):
+def interrupted(task, choice, after, checkpoint=None, ends=NO_ENDS):
     """The lines of a run up to the cut of a checkpoint that is asked for after so many events, and
     that checkpoint; None: the run was over before.
     """
-    driver = driver_of(task, choice.make(), checkpoint)
+    driver = driver_of(task, choice.make(), checkpoint, ends)
     with suppress(RunFailed):
         driver.start()
         # `wait` makes as many calls as are scheduled: one more, or it ended at rounds alone
@@ -174,3 +177,8 @@ def resumed(task, choice, checkpoint, late_s=0.0):
     driver.backend.now += late_s
     reports = driver.run()
     return [line for lines in reports if not isinstance(lines, Checkpoint) for line in lines]
+
+
+def with_statistics():
+    """A model whose vectors have BatchNorm's buffers."""
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4))
