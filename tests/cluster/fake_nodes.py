@@ -10,14 +10,11 @@ import json
 import os
 import sys
 from pathlib import Path
-from threading import Timer
 
 import ray
 from ray.cluster_utils import Cluster
 
 import raysync
-from raysync.core.events import Left
-from raysync.core.journal import Entry
 from raysync.errors import ConfigError
 from raysync.tuning.sweep_run import plan, run
 
@@ -140,49 +137,14 @@ def blinded():
     torch.cuda.is_available = lambda: False
 
 
-def lost(cluster, node, tiny):
-    """Status, who left why, and the updates, of a run whose second worker's node goes while its
-    gradient waits for the first one's: big enough that Ray does not send it along with the
-    report."""
-    experiment = tiny | {
-        "model": {"name": "mlp", "hidden": [1024]},
-        "workload": {"samples": 48},
-        "paradigm": "bsp",
-        "workers": [
-            {"name": "first", "step_s": 2.5, "label_selector": {"profile": "head"}},
-            {"name": "second", "step_s": 0.1, "label_selector": {"profile": "slow"}},
-        ],
-        "cluster": {
-            "server_cpus": 0.5,
-            "server_label_selector": {"profile": "head"},
-            "evaluator_cpus": 0,
-        },
-    }
-    gone = []
-
-    def watch(measures):
-        if measures.progress > 0.3 and not gone:
-            gone.append(Timer(1.0, cluster.remove_node, [node]))
-            gone[0].start()
-
-    record = raysync.run(experiment, watch=watch)
-    gone[0].join()
-    events = [line.event for line in record.journal() if isinstance(line, Entry)]
-    left = [event.worker for event in events if isinstance(event, Left)]
-    pushes = [
-        record.pushes[record.pushes.worker == f"{name}-0#1"].outcome.tolist()
-        for name in ("first", "second")
-    ]
-    return [record.summary["status"], left, pushes]
-
-
 def main(output):
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray starts no node with more GPUs than it names
     cluster = Cluster(
         initialize_head=True, head_node_args={**NODES["head"], "include_dashboard": False}
     )
-    nodes = {node: cluster.add_node(**NODES[node]) for node in ("fast", "slow")}
     try:
+        for node in ("fast", "slow"):
+            cluster.add_node(**NODES[node])
         ray.init(
             address=cluster.address,
             logging_level="ERROR",
@@ -221,7 +183,6 @@ def main(output):
             "left",
             json.dumps([ray.available_resources().get(name) for name in ("CPU", "GPU", "nvlink")]),
         )
-        print("lost", json.dumps(lost(cluster, nodes["slow"], tiny)))
     finally:
         ray.shutdown()
         cluster.shutdown()

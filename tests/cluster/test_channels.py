@@ -10,14 +10,13 @@ from concurrent.futures import Future
 
 import pytest
 
-from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.transports.shared.channels import WINDOW_BYTES, Channels, PipedCall
 from raysync.cluster.transports.shared.pipes import end_of, frame, receive, send
 from raysync.cluster.transports.shared.segments import Slots
 from raysync.cluster.transports.shared.serving import LEAVE, RELAY, Piped
 from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.engine.backend import Failure
-from raysync.engine.messages import ForgetCall, SavedCall, StepCall, encode
+from raysync.engine.messages import SavedCall, StepCall, encode
 from tests.builders.requests import request
 
 DIED = Failure("died", "it was killed", "a")
@@ -64,7 +63,6 @@ class Actor:
                 return [], len(self.done)
             case StepCall():
                 return ["handle"], [0.5, 1.0]
-        raise ActorError("", "ValueError: mine")
 
     def by_ray(self, channel):
         """Be called by Ray, behind all calls of the channel."""
@@ -138,7 +136,7 @@ def test_a_chain_of_calls_holds_the_memory_of_its_end_alone(channels):
     assert actors["server"].done == [str(number) for number in range(1, 50, 2)]
 
 
-def test_a_call_waits_for_its_inputs_and_fails_as_they_do(channels):
+def test_a_call_waits_for_its_inputs_no_longer_than_it_is_told(channels):
     maker, user = Actor(), Actor()
     maker.gate.clear()
     value = call(channels, maker, "maker")
@@ -150,29 +148,6 @@ def test_a_call_waits_for_its_inputs_and_fails_as_they_do(channels):
     maker.gate.set()
     channels.await_call(behind, 5)
     assert user.done == ["0", "behind"]
-    wrong = call(channels, maker, "maker", message=ForgetCall("w"))
-    spoiled = call(channels, user, "user", text="never", needs=[wrong])
-    fine = call(channels, user, "user", text="fine")
-    channels.await_call(fine, 5)
-    assert spoiled.answer == wrong.answer == Failure("raised", "ValueError: mine", "maker")
-    assert user.done == ["0", "behind", "fine"]
-    assert not spoiled.has_succeeded
-
-
-def test_a_call_of_rays_waits_for_those_before_it_that_come_by_another_actor(channels):
-    maker, user = Actor(), Actor()
-    maker.gate.clear()
-    call(channels, user, "user", needs=[call(channels, maker, "maker")])
-    pump = channels.pump
-
-    def pump_and_let_go(timeout_s):
-        maker.gate.set()
-        pump(timeout_s)
-
-    channels.pump = pump_and_let_go
-    user.by_ray(channels.get("user"))
-    channels.await_call(call(channels, user, "user", text="last"), 5)
-    assert user.done == ["0", "by Ray", "last"]
 
 
 def test_whoever_watches_is_called_back_once_and_in_order(channels):
@@ -195,25 +170,6 @@ def test_an_actor_that_does_not_answer_is_not_sent_more_than_a_pipe_holds(channe
     actor.gate.set()
     channels.await_call(calls[-1], 5)
     assert [each.answer for each in calls] == list(range(1, 21))
-
-
-def test_what_is_lost_stands_for_what_is_made_again(channels):
-    actor, user, restarted = Actor(), Actor(), Actor()
-    actor.gate.clear()
-    lost = call(channels, actor)
-    waits = call(channels, user, "user", needs=[lost])
-    channels.get("a").fail(DIED)
-    assert waits.answer == lost.answer == DIED
-    assert channels.get("a") is None
-    told = []
-    lost.follow(call(channels, restarted), None)
-    lost.watch(told.append, "again")
-    again = call(channels, user, "user", text="again", needs=[lost])
-    channels.await_call(again, 5)
-    assert lost.has_succeeded
-    assert user.done == ["again"]
-    assert [argument for _, argument in channels.due] == ["again"]
-    actor.gate.set()
 
 
 class Process:

@@ -13,9 +13,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from raysync.core.replay import replay
-from raysync.paradigms import rebuild
 from raysync.record.reader import load
+from tests.builders.cluster import replayed
 from tests.builders.messages import tells
 from tests.builders.processes import started
 
@@ -102,9 +101,7 @@ def test_compare_prints_a_table_and_its_records_replay(tmp_path, nothing_left_be
     assert set(rows) == {"bsp", "ssp(staleness=2)"}, done.stdout
     records = [load(path) for path in (tmp_path / "here" / "tiny").iterdir()]
     assert sorted(record.summary["paradigm"] for record in records) == ["bsp", "ssp"]
-    for record in records:
-        with (record.path / "journal.jsonl").open() as file:
-            assert replay(file, rebuild).difference is None
+    assert all(map(replayed, records))
 
 
 STUCK = """
@@ -171,6 +168,7 @@ def stopped_by(tmp_path, number):
     return process.returncode, load(folder)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_keeps_its_record(tmp_path, nothing_left_behind):
     """Ctrl-C; SIGTERM, as `ray job stop` sends it, comes to the frozen one above."""
     code, record = stopped_by(tmp_path, signal.SIGINT)

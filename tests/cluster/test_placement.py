@@ -131,49 +131,32 @@ def test_label_selectors_are_read_as_ray_reads_them(selector, fits):
     assert matches({"zone": "a", "kind": "y"}, selector) is fits
 
 
-def test_a_group_takes_the_first_of_its_selectors_that_can_be_had():
-    groups = [
-        {
-            "name": "first",
-            "gpus": 1,
-            "label_selector": {"zone": "c"},
-            "fallback_label_selectors": [{"zone": "in(a,b)"}],
-        },
-        {
-            "name": "second",
-            "gpus": 1,
-            "label_selector": {"zone": "a"},
-            "fallback_label_selectors": [{}],
-        },
-    ]
-    made = choose_selectors(
-        config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}),
-        TWO_NODES,
-    )
-    assert made.bundles[made.workers[0]].labels == {"zone": "in(a,b)"}
-    assert made.bundles[made.workers[1]].labels == {"zone": "a"}, (
-        "none can be had: the first is the one to complain about"
-    )
-    assert infeasible_reason(made.bundles, TWO_NODES) == "worker group 'second'"
-
-
-def test_a_fallback_is_chosen_beside_those_who_chose_before():
-    """Each alone would fit into zone a."""
+@pytest.mark.parametrize(
+    ("resource", "selectors", "chosen", "who"),
+    [
+        ("gpus", [["c", "in(a,b)"], ["a"]], ["in(a,b)", "a"], "worker group 'second'"),
+        ("cpus", [["a", "b"], ["a", "b"]], ["a", "b"], None),
+    ],
+    ids=["the first that can be had, or the first of all", "beside those who chose before"],
+)
+def test_a_group_takes_the_first_selector_with_which_all_so_far_fit(
+    resource, selectors, chosen, who
+):
+    """Zone a has one GPU, and 8 CPUs fit into each zone once."""
+    amount = {"gpus": 1, "cpus": 8}[resource]
     groups = [
         {
             "name": name,
-            "cpus": 8,
-            "label_selector": {"zone": "a"},
-            "fallback_label_selectors": [{"zone": "b"}],
+            resource: amount,
+            "label_selector": {"zone": first},
+            "fallback_label_selectors": [{"zone": zone} for zone in others] or [{}],
         }
-        for name in ("first", "second")
+        for name, (first, *others) in zip(("first", "second"), selectors, strict=True)
     ]
-    made = choose_selectors(
-        config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}),
-        TWO_NODES,
-    )
-    assert [made.bundles[index].labels["zone"] for index in made.workers] == ["a", "b"]
-    assert infeasible_reason(made.bundles, TWO_NODES) is None
+    none = {"server_cpus": 0, "evaluator_cpus": 0}
+    made = choose_selectors(config.validate({"workers": groups, "cluster": none}), TWO_NODES)
+    assert [made.bundles[index].labels["zone"] for index in made.workers] == chosen
+    assert infeasible_reason(made.bundles, TWO_NODES) == who
 
 
 def test_every_actor_has_a_bundle():
@@ -333,7 +316,7 @@ def test_fake_nodes(tmp_path):
     said = defaultdict(list)
     for line in done.stdout.splitlines():
         kind, _, rest = line.partition(" ")
-        if kind in ("placed", "transports", "swept", "told", "refused", "left", "lost"):
+        if kind in ("placed", "transports", "swept", "told", "refused", "left"):
             said[kind].append(json.loads(rest))
 
     placed = said["placed"]
@@ -382,39 +365,15 @@ def test_fake_nodes(tmp_path):
     shared = refused["shared memory across nodes"]
     assert shared.startswith("cluster.transport: shared-memory: these workers are on other nodes")
     assert "far-0" in shared
-    offer = "3 node(s)"
-    for name, who, *parts in [
-        (
-            "no such label",
-            "'west'",
-            "where zone=west",
-            "No node has zone=west",
-            offer,
-            "profile=fast",
-            "zone=a",
-        ),
-        (
-            "too many for label",
-            "'greedy'",
-            "4 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast",
-            offer,
-            "3 GPU",
-        ),
-        ("no such type", "'new'", "No node has accelerator_type:NEW-1", "FAST-1", "SLOW-1", offer),
-        ("no such resource", "'odd'", "1 tpu", "2 nvlink", offer),
-        (
-            "does not pack",
-            "although nothing else runs",
-            "3 x worker group 'pairs' of 1 CPU, 2 GPU",
-            offer,
-        ),
-    ]:
+    for name, facts in {
+        "no such label": "'west' zone=west 3 profile=fast zone=a zone=west",
+        "too many for label": "'greedy' 4 'greedy' 1 CPU 1 GPU profile=fast 3 3 GPU",
+        "no such type": "'new' NEW-1 3 NEW-1",
+        "no such resource": "'odd' 1 tpu 3 2 nvlink",
+        "does not pack": "3 'pairs' 1 CPU 2 GPU 3",
+    }.items():
         assert refused[name].startswith("cluster: "), refused
-        assert all(part in refused[name] for part in (who, *parts)), refused[name]
+        assert tells(refused[name], facts), refused[name]
         assert len(refused[name].splitlines()) <= 2
+    assert all(kind in refused["no such type"] for kind in ("FAST-1", "SLOW-1"))
     assert said["left"] == [[10, 6, 2]], "everything was given back"
-
-    [[status, left, [first, second]]] = said["lost"]
-    assert (status, left) == ("finished", ["second-0#1"])
-    assert second == ["applied"] * 2, "also the one that had arrived when its node was lost"
-    assert first == ["applied"] * 4

@@ -270,24 +270,23 @@ def test_a_call_on_what_is_about_to_be_made_again_waits_for_the_driver(world):
     assert world.actors["worker"].done == [4]
 
 
-def test_a_call_on_what_two_make_waits_for_the_driver(world):
-    world.call("server")
-    world.call("other")
-    world.call("worker", [0, 1])
-    for _ in range(2):
+@pytest.mark.parametrize(
+    "calls",
+    [
+        [("server",), ("other",), ("worker", [0, 1])],
+        [("other",), ("server", [0]), ("worker", [1])],
+        [("server", (), False, WINDOW_BYTES), ("worker", [0])],
+    ],
+    ids=["two make its input", "its input is not sent yet", "it does not fit into the pipe"],
+)
+def test_a_call_that_cannot_be_passed_on_waits_for_the_driver(world, calls):
+    for call in calls:
+        world.call(*call)
+    for _ in range(3):
         world.actors["server"].take()
     assert not world.actors["worker"].has_mail()
     world.settle()
-    assert world.actors["worker"].done == [2]
-
-
-def test_a_call_whose_input_has_not_come_to_its_actor_yet_waits_for_the_driver(world):
-    world.call("other")
-    world.call("server", [0])
-    world.call("worker", [1])
-    assert not world.actors["server"].take()
-    world.settle()
-    assert world.actors["worker"].done == [2]
+    assert world.actors["worker"].done == [len(calls) - 1]
 
 
 def test_a_restarted_actor_relays_no_earlier_calls(world):
@@ -318,15 +317,6 @@ def test_a_call_of_rays_to_an_actor_that_dies_meanwhile_writes_into_no_file(worl
         os.close(write)
         assert os.read(read, 1) == b""
         os.close(read)
-
-
-def test_what_does_not_fit_into_the_pipe_waits_for_the_driver(world):
-    world.call("server", padding=WINDOW_BYTES)
-    world.call("worker", [0])
-    assert world.actors["server"].take()
-    assert not world.actors["server"].has_mail()
-    world.settle()
-    assert world.actors["worker"].done == [1]
 
 
 def test_no_file_is_kept_of_actors_that_are_gone(world):

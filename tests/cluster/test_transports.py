@@ -17,7 +17,7 @@ from raysync.cluster.transports.shared.shared_memory import SharedPlan
 from raysync.cluster.transports.transport import Sites, Writers
 from raysync.core.journal import Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, PublishCall, StepCall
-from tests.builders.cluster import pid_of
+from tests.builders.cluster import lines_of, pid_of, same_model
 from tests.builders.requests import request
 from tests.fakes import libcuda
 from tests.fakes.file_transport import NAME, FilePlan
@@ -184,10 +184,9 @@ def test_a_run_comes_to_the_same_model_whichever_shard_it_loses(
         strikes={0.2: kill(1), 0.6: kill(0)} if shards == 2 else {0.4: kill(0)},
     )
     assert record.summary["status"] == "finished"
-    remarks = [line for line in record.journal() if isinstance(line, Remark)]
+    remarks = lines_of(record, Remark)
     assert [line.text.startswith("server was lost") for line in remarks] == [True] * shards
-    mine, others = record.state_dict(), undisturbed.state_dict()
-    assert all(torch.equal(mine[name], others[name]) for name in others)
+    assert same_model(record, undisturbed)
     assert record.summary["samples"] == undisturbed.summary["samples"]
     files = list((tmp_path / "vectors").glob("*"))
     assert len(files) < 100, "leases end"
