@@ -61,11 +61,11 @@ def strike(file: Path, out: Path, strikes: Sequence[Strike], settings: Sequence[
     if experiment.engine != "ray" or experiment.checkpoint is None:
         raise ConfigError("chaos: engine: ray and checkpoints are needed (checkpoint.every_s=5).")
     from tests.chaos import trial
-    from tests.chaos.nodes import Nodes
+    from tests.chaos.nodes import nodes_for
 
     with ExitStack() as cluster:
         has_nodes = any(each.target == "node" for each in strikes)
-        nodes = cluster.enter_context(Nodes(experiment)) if has_nodes else None
+        nodes = cluster.enter_context(nodes_for(experiment)) if has_nodes else None
         say("First the run without faults ...")
         without = trial.Trial(file, settings, [], out / "undisturbed", say, nodes).run()
         if without.status:

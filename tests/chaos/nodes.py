@@ -8,7 +8,8 @@ and so holds no actor, stays: without fault tolerance of its own Ray does not su
 from __future__ import annotations
 
 import logging
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from math import ceil
 from typing import Any
 
@@ -23,25 +24,30 @@ NODE_AWAY_S = 5.0
 """How long a lost node stays away."""
 
 
-class Nodes:
-    """The cluster, as a context manager: as many nodes as hold the CPUs of the actors."""
+@contextmanager
+def nodes_for(experiment: Experiment) -> Iterator[Nodes]:
+    """Start a cluster with as many nodes as hold the CPUs of the actors."""
+    asked = [bundle.resources.get("CPU", 0.0) for bundle in plan(experiment).bundles]
+    cpus = max(1, ceil(max(asked)))
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    head = {"num_cpus": 0, "include_dashboard": False}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        nodes = Nodes(cluster, cpus)
+        for _ in range(ceil(sum(asked) / cpus - 1e-9)):
+            nodes.add()
+        yield nodes
+    finally:
+        cluster.shutdown()
 
-    def __init__(self, experiment: Experiment) -> None:
-        asked = [bundle.resources.get("CPU", 0.0) for bundle in plan(experiment).bundles]
-        self._cpus = max(1, ceil(max(asked)))
-        logging.getLogger("ray").setLevel(logging.ERROR)
-        head = {"num_cpus": 0, "include_dashboard": False}
-        self._cluster = Cluster(initialize_head=True, head_node_args=head)
+
+class Nodes:
+    """The nodes that can be lost."""
+
+    def __init__(self, cluster: Cluster, cpus: int) -> None:
+        self._cluster, self._cpus = cluster, cpus
         self.present: list[Any] = []
         self._back_at: list[float] = []
-        for _ in range(ceil(sum(asked) / self._cpus - 1e-9)):
-            self._add()
-
-    def __enter__(self) -> Nodes:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._cluster.shutdown()
 
     @property
     def address(self) -> str:
@@ -66,7 +72,7 @@ class Nodes:
         """Start the nodes anew whose time has come."""
         while self._back_at and self._back_at[0] <= now_s:
             self._back_at.pop(0)
-            self._add()
+            self.add()
 
-    def _add(self) -> None:
+    def add(self) -> None:
         self.present.append(self._cluster.add_node(num_cpus=self._cpus))
