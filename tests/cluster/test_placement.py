@@ -18,7 +18,6 @@ from raysync.cluster.placement import (
     Bundle,
     ClusterNode,
     choose_selectors,
-    covers,
     infeasible_reason,
     matches,
     plan,
@@ -159,79 +158,52 @@ def test_a_group_takes_the_first_selector_with_which_all_so_far_fit(
     assert infeasible_reason(made.bundles, TWO_NODES) == who
 
 
-def test_every_actor_has_a_bundle():
-    everything = asked(
-        {"name": "a", "count": 2, "cpus": 0.5, "gpus": 0.25},
-        server_cpus=2,
-        server_shards=2,
-        evaluator_gpus=0,
-    )
-    server, worker = (
-        Bundle("the server", {"CPU": 2}),
-        Bundle("worker group 'a'", {"CPU": 0.5, "GPU": 0.25}),
-    )
-    assert everything.bundles == (
-        server,
-        server,
-        Bundle("the evaluator", {"CPU": 0.001}),
-        worker,
-        worker,
-    )
-    assert (everything.servers, everything.evaluator, everything.workers) == ((0, 1), 2, (3, 4))
-
-
-@pytest.mark.parametrize("placement", ["apart", "with-workers"])
-def test_the_evaluator_shares_the_gpu_of_the_first_worker_that_has_no_more_than_one(placement):
-    groups = {"name": "big", "gpus": 4}, {"name": "cpu"}, {"name": "one", "count": 2, "gpus": 1}
-    everything = asked(*groups, evaluator_cpus=3, server_placement=placement)
-    assert everything.evaluator == everything.workers[2]
-    assert everything.evaluator_gpus == 0.1
-    assert everything.bundles[everything.evaluator].resources == {"CPU": 1, "GPU": 1}
-    workers = config.validate({"workers": list(groups)}).slots().values()
-    gpus = [everything.gpus(number, group) for number, group in enumerate(workers)]
-    assert gpus == [4, 0, 0.9, 1]
-    asked_for = total(bundle.resources for bundle in everything.bundles)["GPU"]
-    assert asked_for == sum(gpus) + everything.evaluator_gpus
-
-
-@pytest.mark.parametrize("evaluator_gpus", [None, 0, 0.3])
-def test_a_server_shares_the_gpu_of_the_first_worker(evaluator_gpus):
-    groups = {"name": "one", "gpus": 0.5}, {"name": "two", "gpus": 1}
-    everything = asked(*groups, server_gpus=0.2, evaluator_gpus=evaluator_gpus, server_cpus=2)
-    assert everything.servers == everything.workers[:1]
-    assert everything.bundles[everything.servers[0]].resources == {"CPU": 3, "GPU": 0.5}
-    workers = config.validate({"workers": list(groups)}).slots().values()
-    gpus = [everything.gpus(number, group) for number, group in enumerate(workers)]
-    shared = 0.1 if evaluator_gpus is None else 0
-    assert gpus == [pytest.approx(0.5 - 0.2 - shared), 1]
-    asked_for = total(bundle.resources for bundle in everything.bundles)["GPU"]
-    taken = sum(gpus) + everything.evaluator_gpus + everything.server_gpus
-    assert asked_for == pytest.approx(taken)
+BIG, SMALL = [(4, 1), (0, 1), (1, 2)], [(0.5, 1), (1, 1)]
+ON_GPU = {"server_gpus": 0.2, "server_cpus": 2}
+LEAST = (0.001, 0)
 
 
 @pytest.mark.parametrize(
-    ("group", "evaluator_gpus", "share"),
+    ("groups", "cluster", "bundles", "homes", "gpus"),
     [
-        ({"gpus": 1}, 0, 0),
-        ({"gpus": 1}, 0.5, 0.5),
-        ({"gpus": 2}, None, 0),
-        ({}, None, 0),
-        ({"gpus": 0.1}, None, 0.05),
+        ([(0.25, 2)], {"server_cpus": 2, "server_shards": 2, "evaluator_gpus": 0},
+         [(2, 0), (2, 0), LEAST, (1, 0.25), (1, 0.25)], [0, 1, 2, 3, 4], [0, 0, 0.25, 0.25]),
+        (BIG, {"evaluator_cpus": 3}, [LEAST, (1, 4), (1, 0), (1, 1), (1, 1)],
+         [0, 3, 1, 2, 3, 4], [0, 0.1, 4, 0, 0.9, 1]),
+        (BIG, {"evaluator_cpus": 3, "server_placement": "with-workers"},
+         [(1, 4), (1, 0), (1, 1), (1, 1)], [0, 2, 0, 1, 2, 3], [0, 0.1, 4, 0, 0.9, 1]),
+        (SMALL, ON_GPU, [(3, 0.5), (1, 1)], [0, 0, 0, 1], [0.2, 0.1, 0.2, 1]),
+        (SMALL, ON_GPU | {"evaluator_gpus": 0}, [LEAST, (3, 0.5), (1, 1)], [1, 0, 1, 2],
+         [0.2, 0, 0.3, 1]),
+        (SMALL, ON_GPU | {"evaluator_gpus": 0.3}, [(0, 0.3), (3, 0.5), (1, 1)], [1, 0, 1, 2],
+         [0.2, 0.3, 0.3, 1]),
+        ([(1, 1)], {"evaluator_gpus": 0}, [LEAST, LEAST, (1, 1)], [0, 1, 2], [0, 0, 1]),
+        ([(1, 1)], {"evaluator_gpus": 0.5}, [LEAST, (0, 0.5), (1, 1)], [0, 1, 2], [0, 0.5, 1]),
+        ([(2, 1)], {}, [LEAST, LEAST, (1, 2)], [0, 1, 2], [0, 0, 2]),
+        ([(0, 1)], {}, [LEAST, LEAST, (1, 0)], [0, 1, 2], [0, 0, 0]),
+        ([(0.1, 1)], {}, [LEAST, (1, 0.1)], [0, 1, 1], [0, 0.05, 0.05]),
+        ([(0, 2)], {"server_cpus": 2, "server_shards": 3, "server_placement": "with-workers"},
+         [LEAST, (5, 0), (3, 0)], [1, 2, 1, 0, 1, 2], [0, 0, 0, 0]),
     ],
-)
-def test_an_evaluator_with_gpus_of_its_own_or_without(group, evaluator_gpus, share):
-    everything = asked(group, evaluator_gpus=evaluator_gpus)
-    assert everything.evaluator_gpus == share
-    assert (everything.evaluator in everything.workers) == (share == 0.05)
-
-
-def test_servers_with_workers_ask_for_their_cpus_in_the_workers_bundles():
-    everything = asked(
-        {"name": "a", "count": 2}, server_cpus=2, server_shards=3, server_placement="with-workers"
-    )
-    assert [bundle.resources["CPU"] for bundle in everything.bundles] == [0.001, 1 + 2 + 2, 1 + 2]
-    assert everything.servers == (1, 2, 1)
-    assert covers({"CPU": 8.001}, total(bundle.resources for bundle in everything.bundles))
+)  # fmt: skip
+def test_every_actor_has_a_bundle_and_its_part_of_a_gpu_there(
+    groups, cluster, bundles, homes, gpus
+):
+    """Groups are (GPUs, count), bundles (CPUs, GPUs), homes the bundles of servers, evaluator and
+    workers. A GPU is shared with the first worker, or the first that has no more than one.
+    """
+    workers = [
+        {"name": f"w{index}", "gpus": each, "count": count}
+        for index, (each, count) in enumerate(groups)
+    ]
+    everything = asked(*workers, **cluster)
+    resources = [bundle.resources for bundle in everything.bundles]
+    assert [(each.get("CPU", 0), each.get("GPU", 0)) for each in resources] == bundles
+    assert [*everything.servers, everything.evaluator, *everything.workers] == homes
+    slots = enumerate(config.validate({"workers": workers}).slots().values())
+    of_workers = [everything.gpus(number, group) for number, group in slots]
+    assert [everything.server_gpus, everything.evaluator_gpus, *of_workers] == pytest.approx(gpus)
+    assert total(resources).get("GPU", 0) == pytest.approx(sum(gpus)), "none is asked for twice"
 
 
 @given(
