@@ -73,13 +73,6 @@ def test_an_actor_computes_on_the_gpus_that_ray_gave_it(actor, given, visible, r
     assert actor(given, visible, replicas) == expected
 
 
-def test_two_actors_that_are_shown_all_gpus_share_none(actor):
-    """As with RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1, where everybody took cuda:0."""
-    assert [actor([str(number)], 4) for number in range(4)] == [
-        [f"cuda:{number}"] for number in range(4)
-    ]
-
-
 @pytest.mark.parametrize(("given", "visible"), [(["0", "1"], 1), (["6"], 4), (["GPU-8f1c"], 4)])
 def test_gpus_that_torch_does_not_see_are_refused(actor, given, visible):
     with pytest.raises(
@@ -193,18 +186,3 @@ def test_several_processes_on_a_gpu_have_their_share_of_its_memory(monkeypatch):
     for device, share in (("cpu", 0.5), ("cuda:0", 1), ("cuda:0", 2), ("cuda:1", 0.25)):
         limit_memory(device, share)
     assert limits == [("cuda:1", 0.25)]
-
-
-@pytest.mark.parametrize("names", [["cpu"], ["cuda:0"], ["cuda:0", "cuda:1"]])
-def test_a_worker_and_a_stage_find_their_devices_ready(monkeypatch, names):
-    seen = {name: [] for name in ("refuse_unsupported", "limit_memory", "refuse_without_compiler")}
-    for name, calls in seen.items():
-        monkeypatch.setattr(devices, name, lambda *arguments, calls=calls: calls.append(arguments))
-    monkeypatch.setattr(devices, "devices_of_actor", lambda replicas: names[:replicas])
-    group = config.WorkerGroup(gpus=0.5, precision="bf16", compile=True)
-    assert devices.ready_devices(group, len(names)) == names
-    assert seen == {
-        "refuse_unsupported": [("bf16", name) for name in names],
-        "limit_memory": [(name, 0.5) for name in names],
-        "refuse_without_compiler": [(name,) for name in names],
-    }

@@ -1,8 +1,6 @@
 """What is published of a run on Ray, and what a real Prometheus sees of it."""
 
 import json
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -17,7 +15,8 @@ from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.cluster import TINY
 from tests.builders.messages import tells
-from tests.cluster.prometheus import ROOT, needs_prometheus
+from tests.builders.processes import said_by
+from tests.cluster.prometheus import needs_prometheus
 from tests.fakes.metrics import Broken, FakeMetric, FakeTimer
 
 TITLE = RunLabels("the experiment", "the run", "bsp")
@@ -148,9 +147,7 @@ def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_aske
 @pytest.mark.slow
 def test_ray_shows_zeros_and_forgets_what_is_set_to_nan():
     """In a process that goes on; another Ray may differ."""
-    command = [sys.executable, "-m", "tests.cluster.endpoint"]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert [sorted(each) for each in json.loads(shown)] == [["first"], ["second"], ["first"]]
+    assert said_by("tests.cluster.endpoint")["shown"] == [[["first"], ["second"], ["first"]]]
 
 
 @needs_prometheus

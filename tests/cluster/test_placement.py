@@ -2,12 +2,7 @@
 counts.
 """
 
-import json
 import os
-import subprocess
-import sys
-from collections import defaultdict
-from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -25,6 +20,7 @@ from raysync.cluster.placement import (
 )
 from raysync.cluster.session import server_threads
 from tests.builders.messages import tells
+from tests.builders.processes import said_by
 
 LONG = 10**9
 """Elements that any number of threads is worth."""
@@ -280,17 +276,7 @@ def test_servers_share_the_cores_of_their_node_for_updates(servers, there, worke
 @pytest.mark.ray
 @pytest.mark.timeout(170)
 def test_fake_nodes(tmp_path):
-    script = Path(__file__).with_name("fake_nodes.py")
-    done = subprocess.run(
-        [sys.executable, script, tmp_path], capture_output=True, text=True, timeout=160
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = defaultdict(list)
-    for line in done.stdout.splitlines():
-        kind, _, rest = line.partition(" ")
-        if kind in ("placed", "transports", "swept", "told", "refused", "left"):
-            said[kind].append(json.loads(rest))
-
+    said = said_by("tests.cluster.fake_nodes", tmp_path)
     placed = said["placed"]
     assert [(name, node) for name, node, *_ in placed] == [
         ("server-0", "head"),

@@ -200,21 +200,6 @@ def test_a_call_whose_input_fails_is_not_passed_on(world):
     assert has_all_its_room(world, "worker")
 
 
-def test_what_an_actor_may_have_passed_on_is_sent_again_and_done_once(world):
-    server, worker = world.actors["server"], world.actors["worker"]
-    for relays in (True, False):
-        world.call("server" if relays else "other")
-        maker = server if relays else world.actors["other"]
-        world.call("worker", [len(world.calls) - 1])
-        maker.take()
-        if relays:
-            maker.take()
-        maker.die()
-        world.settle()
-    assert worker.done == [1, 3]
-    assert [call.answer for call in world.calls] == [0, 1, 2, 3]
-
-
 def test_a_call_that_comes_again_much_later_is_not_carried_out(world):
     server, worker = world.actors["server"], world.actors["worker"]
     world.call("server")

@@ -1,7 +1,6 @@
 """A sweep on real Ray: both engines side by side, what fails, what diverges, and going on."""
 
 import json
-import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -120,40 +119,6 @@ def test_a_sweep(sweep, tmp_path):
         assert again.table[column].equals(record.table[column])
     assert load_sweep(record.path).experiment == again.experiment
 
-    # and where nothing is left, with nothing; a table that is not there is written
-    write_note(record.path, TrialNote("00004", notes(record.path)[4].settings))
-    (record.path / "sweep.parquet").unlink()
-    last, _, stood = sweep(resume=record.path)
-    assert (stood, len(last.table)) == ([], 5)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_a_sweep_with_a_searcher_goes_on(sweep, tmp_path):
-    pytest.importorskip("optuna")
-    grid = {
-        "sample": {"update.lr": {"loguniform": [0.001, 0.3]}},
-        "samples": 4,
-        "search": {"name": "optuna", "seed": 0},
-        "concurrent": 1,
-    }
-    settings = {**TINY, "engine": "virtual", "sweep": grid}
-    record, _, _ = sweep(settings)
-    first, under_way, *rest = sorted(notes(record.path), key=lambda note: record_time(record, note))
-    write_note(record.path, TrialNote(under_way.name, under_way.settings, ended=False))
-    lost(next((record.path / "records" / under_way.name).glob("2*")))
-    for note in rest:  # as if they had not begun
-        shutil.rmtree(record.path / "records" / note.name)
-    again, _, stood = sweep(resume=record.path)
-    assert stood[-1].done == 3
-    assert list(again.table.status) == ["finished"] * 4
-    names = {note.name: note.settings for note in notes(record.path)}
-    assert names.pop(first.name) == first.settings
-    rates = [settings["update.lr"] for settings in names.values()]
-    assert under_way.settings["update.lr"] in rates
-    assert len({first.settings["update.lr"], *rates}) == 4, "no draw is made twice"
-    assert under_way.name not in names
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
@@ -175,12 +140,6 @@ def test_the_best_settings_of_a_search_run_with_all_seeds(sweep, tmp_path):
     of_best = {best.settings["update.lr"] for best in tried.values()}
     assert {run.record.config.update.lr for run in collection.runs} == of_best
     assert sorted(run.seed for run in collection.runs) == sorted([0, 1, 2] * len(tried))
-
-
-def record_time(record, note):
-    """When a trial's record was begun."""
-    [folder] = (record.path / "records" / note.name).glob("2*")
-    return (folder / "config.yaml").stat().st_mtime_ns
 
 
 @pytest.mark.slow
