@@ -186,3 +186,18 @@ def test_several_processes_on_a_gpu_have_their_share_of_its_memory(monkeypatch):
     for device, share in (("cpu", 0.5), ("cuda:0", 1), ("cuda:0", 2), ("cuda:1", 0.25)):
         limit_memory(device, share)
     assert limits == [("cuda:1", 0.25)]
+
+
+@pytest.mark.parametrize("names", [["cpu"], ["cuda:0"], ["cuda:0", "cuda:1"]])
+def test_a_worker_and_a_stage_find_their_devices_ready(monkeypatch, names):
+    seen = {name: [] for name in ("refuse_unsupported", "limit_memory", "refuse_without_compiler")}
+    for name, calls in seen.items():
+        monkeypatch.setattr(devices, name, lambda *arguments, calls=calls: calls.append(arguments))
+    monkeypatch.setattr(devices, "devices_of_actor", lambda replicas: names[:replicas])
+    group = config.WorkerGroup(gpus=0.5, precision="bf16", compile=True)
+    assert devices.ready_devices(group, len(names)) == names
+    assert seen == {
+        "refuse_unsupported": [("bf16", name) for name in names],
+        "limit_memory": [(name, 0.5) for name in names],
+        "refuse_without_compiler": [(name,) for name in names],
+    }
