@@ -20,8 +20,6 @@ from ray.util.state import list_actors
 
 import raysync
 from raysync.record.reader import load
-from raysync.record.storage import clean, join, listdir
-from raysync.record.sweeps import load_sweep
 from tests.builders.cluster import TINY
 from tests.builders.messages import tells
 
@@ -49,7 +47,6 @@ FILES = {
     },
     "long": {"workload": {"epochs": 100}, "workers": [{"count": 2, "step_s": 0.02}]},
     "wrong": {"modl": "mlp"},
-    "grid": {"engine": "virtual", "sweep": {"grid": {"paradigm": ["bsp", "asp"]}}},
 }
 DEADLINE_S = 400
 
@@ -141,8 +138,7 @@ def head(tmp_path_factory):
 
 @pytest.fixture
 def output(tmp_path):
-    yield tmp_path / "records"
-    clean()
+    return tmp_path / "records"
 
 
 def test_a_run_and_beside_it_a_file_with_a_mistake(head, output):
@@ -177,18 +173,3 @@ def test_a_run_that_is_stopped(head, output):
     assert record.summary["status"] == "stopped"
     assert 0 < record.summary["pushes"] == len(record.pushes)
     assert head.has_actors(0)
-
-
-def test_a_sweep_whose_records_go_to_a_uri(head, output):
-    there = f"file://{output}"
-    job = head.submit(f"raysync sweep grid.yaml --set output={there}")
-    log = head.log(job)
-    info = head.client.get_job_info(job)
-    assert info.status == JobStatus.SUCCEEDED, log
-    [name] = listdir(join(there, "grid"))
-    uri = join(there, "grid", name)
-    assert f"Report: raysync report {uri}" in log
-    sweep = load_sweep(uri)
-    assert list(sweep.table.status) == ["finished"] * 2
-    assert [record.config.paradigm.name for record in sweep.records.values()] == ["bsp", "asp"]
-    assert {"sweep.csv", "tune", "records"} <= set(listdir(uri))
