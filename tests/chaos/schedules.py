@@ -86,9 +86,9 @@ class Breaks(logging.Handler):
 
 @st.composite
 def schedules(draw: Any) -> Schedule:
-    """Draw a schedule; half of the synchronous ones train a model, and a tenth of the others."""
+    """Draw a schedule; half of the synchronous ones train a model, and a fifth of the others."""
     paradigm, plan = draw(PARADIGMS), draw(plans())
-    trains = draw(st.sampled_from([False] * (1 if paradigm in SYNCHRONOUS else 9) + [True]))
+    trains = draw(st.sampled_from([False] * (1 if paradigm in SYNCHRONOUS else 4) + [True]))
     is_exact = paradigm == STAGED or draw(st.booleans())
     cluster = plan["cluster"]
     if paradigm == STAGED:
@@ -118,7 +118,7 @@ def schedules(draw: Any) -> Schedule:
         plan |= {"batch_size": 4, "timing": "with-gradients", "keep": "best", **learns}
         if not is_exact and cluster["restarts"]["attempts"]:
             ends = st.builds(ProcessEnd, st.floats(0, 15), freezes=st.booleans())
-            deaths = sorted(draw(st.lists(ends, max_size=3)), key=lambda end: end.at)
+            deaths = sorted(draw(st.lists(ends, min_size=1, max_size=3)), key=lambda end: end.at)
     return Schedule(plan, paradigm, deaths, is_exact, draw(SHARES))
 
 
