@@ -1,10 +1,16 @@
 """Experiments for runs on Ray, and what is asked about their actors."""
 
 import os
+from functools import partial
 
 import psutil
+import torch
 
-from tests.chaos.processes import kinds_of
+from raysync.core.events import Left
+from raysync.core.journal import Entry
+from raysync.core.replay import replay
+from raysync.paradigms import rebuild
+from tests.chaos.processes import kind_of
 
 TINY = {
     "name": "test",
@@ -26,16 +32,36 @@ def pid_of(ray, actor):
     return ray.get(actor.__ray_call__.remote(lambda self: os.getpid()))
 
 
-def rss_mib(pid):
-    return psutil.Process(pid).memory_info().rss / 2**20
-
-
 def kill_one(target):
     """Kill a worker, server or evaluator of this session's clusters. An actor that is called over
     pipes does not take other calls meanwhile, so it cannot be asked for its process.
     """
     for process in psutil.Process().children(recursive=True):
-        if kinds_of([process]) == [target]:
+        if kind_of(process) == target:
             process.kill()
             return
     raise AssertionError(f"no {target}")
+
+
+def replayed(record):
+    """What a fresh machine makes of the journal of a run, which is what the run made of it."""
+    with (record.path / "journal.jsonl").open() as file:
+        again = replay(file, partial(rebuild, trust=True))
+    assert again.difference is None
+    return again
+
+
+def lines_of(record, kind):
+    """The lines of a journal that are of a kind."""
+    return [line for line in record.journal() if isinstance(line, kind)]
+
+
+def left(record):
+    """The entries of workers that left."""
+    return [entry for entry in lines_of(record, Entry) if isinstance(entry.event, Left)]
+
+
+def same_model(record, other):
+    """Whether two runs have trained the same model, bit by bit."""
+    mine, others = record.state_dict(), other.state_dict()
+    return all(torch.equal(mine[name], others[name]) for name in others)

@@ -5,6 +5,7 @@ trained.
 from contextlib import suppress
 from functools import partial
 from math import inf
+from types import MappingProxyType
 
 import numpy as np
 from torch import nn
@@ -36,6 +37,8 @@ QUICK = {
     "update": {"lr": 0.01},
 }
 """Settings of a run of 12 pushes that trains."""
+
+NO_ENDS = MappingProxyType({})
 
 TIMING = {"engine": "virtual", "timing": "only", "batch_size": 1}
 """Pushes are counted: a workload of n samples is n pushes."""
@@ -178,11 +181,11 @@ def decoupled(training, modules, groups, **settings):
     return ran(training, make("decoupled", modules=modules, groups=groups, **settings))
 
 
-def interrupted(task, choice, after, checkpoint=None):
+def interrupted(task, choice, after, checkpoint=None, ends=NO_ENDS):
     """The lines of a run up to the cut of a checkpoint that is asked for after so many events, and
     that checkpoint; None: the run was over before.
     """
-    driver = driver_of(task, choice.make(), checkpoint)
+    driver = driver_of(task, choice.make(), checkpoint, ends)
     with suppress(RunFailed):
         driver.start()
         # `wait` makes as many calls as are scheduled: one more, or it ended at rounds alone
@@ -206,3 +209,8 @@ def resumed(task, choice, checkpoint, late_s=0.0):
     driver.backend.now += late_s
     reports = driver.run()
     return [line for lines in reports if not isinstance(lines, Checkpoint) for line in lines]
+
+
+def with_statistics():
+    """A model whose vectors have BatchNorm's buffers."""
+    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4))

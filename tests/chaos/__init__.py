@@ -2,6 +2,8 @@
 
 schedule    when which kind of process is struck, and how: drawn from a seed
 processes   the processes of a run: which there are, and what they leave behind
-oracles     what must hold of the journal of any run, however often it was struck
+nodes       a cluster on this machine whose nodes can be lost
 trial       one run as a child process that is struck by a schedule, resumed, and judged
+oracles     what must hold of the journal of any run, however often it was struck
+schedules   the same in virtual time, by the thousand
 """

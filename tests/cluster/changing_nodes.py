@@ -4,7 +4,6 @@ next, and prints what happened, as JSON: `SCHEDULE` says what is done when.
 A process of its own, since the other tests are connected to a cluster already.
 """
 
-import json
 import subprocess
 import sys
 
@@ -18,6 +17,7 @@ from raysync.core.events import Left, Pushed
 from raysync.core.journal import Entry, Remark
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
+from tests.builders.processes import say
 
 EXPERIMENT = {
     "data": {"name": "digits", "train_samples": 80, "test_samples": 20},
@@ -85,14 +85,14 @@ def told(line, pushed_at):
     """Print what a line says of the workers, given when each has pushed last."""
     match line:
         case Entry(event=Left(at=at, worker=worker), report=report):
-            print("left", json.dumps([worker, report.why, at - pushed_at.get(worker, 0)]))
+            say("left", [worker, report.why, at - pushed_at.get(worker, 0)])
         case Entry(event=Pushed(worker=worker, clock=clock)):
-            print("pushed", json.dumps([worker, clock]))
+            say("pushed", [worker, clock])
         case Remark(text=text):
-            print("remark", json.dumps(text))
+            say("remark", text)
     for decision in line.decisions if isinstance(line, Entry) else ():
         if isinstance(decision, Apply):
-            print("applied", json.dumps(decision.pushes[0]))
+            say("applied", decision.pushes[0])
 
 
 def main():
@@ -115,7 +115,7 @@ def main():
                     schedule.pop(0)
                     nodes.change(then)
                 if not schedule:
-                    print("over", json.dumps("well"))
+                    say("over", "well")
                     break
     finally:
         ray.shutdown()

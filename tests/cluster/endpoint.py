@@ -2,7 +2,6 @@
 the runs that the endpoint of Ray's agent then shows.
 """
 
-import json
 import logging
 import re
 from threading import Event
@@ -12,6 +11,7 @@ import ray
 
 from raysync.cluster import monitoring
 from raysync.record.collector import Collected
+from tests.builders.processes import say
 
 SHOWN = re.compile(r'^ray_raysync_pushes_total\{.*\brun="(\w+)".*\} 0(\.0)?$', re.MULTILINE)
 DEADLINE_S = 30
@@ -42,15 +42,15 @@ def main():
     process, shown = ray.remote(Publishing).remote(), []
     for run in ("first", "second", "first"):
         ray.get(process.publish.remote(run))
-        shown.append(runs_shown(url, {run}))
-    print(json.dumps([list(each) for each in shown]))
+        shown.append(runs_shown(url, [run]))
+    say("shown", shown)
     ray.shutdown()
 
 
 def runs_shown(url, expected):
     for _ in range(5 * DEADLINE_S):
         with urlopen(url, timeout=10) as answer:
-            shown = {run for run, _ in SHOWN.findall(answer.read().decode())}
+            shown = sorted({run for run, _ in SHOWN.findall(answer.read().decode())})
         if shown == expected:
             break
         Event().wait(0.2)

@@ -10,16 +10,14 @@ import json
 import os
 import sys
 from pathlib import Path
-from threading import Timer
 
 import ray
 from ray.cluster_utils import Cluster
 
 import raysync
-from raysync.core.events import Left
-from raysync.core.journal import Entry
 from raysync.errors import ConfigError
 from raysync.tuning.sweep_run import plan, run
+from tests.builders.processes import say
 
 NODES = {
     "head": {"num_cpus": 2, "num_gpus": 0, "labels": {"profile": "head"}},
@@ -36,6 +34,11 @@ NODES = {
         "labels": {"profile": "slow"},
     },
 }
+
+
+def on(profile):
+    return {"label_selector": {"profile": profile}}
+
 
 PLACED = {
     "by label, type and resource": {
@@ -63,17 +66,11 @@ PLACED = {
         },
     },
     "servers with workers": {
-        "workers": [
-            {"name": "a", "gpus": 1, "label_selector": {"profile": "slow"}},
-            {"name": "b", "gpus": 1, "label_selector": {"profile": "fast"}},
-        ],
+        "workers": [{"name": "a", "gpus": 1, **on("slow")}, {"name": "b", "gpus": 1, **on("fast")}],
         "cluster": {"server_shards": 2, "server_placement": "with-workers"},
     },
     "some share memory": {
-        "workers": [
-            {"name": "near", "label_selector": {"profile": "fast"}},
-            {"name": "far", "label_selector": {"profile": "slow"}},
-        ],
+        "workers": [{"name": "near", **on("fast")}, {"name": "far", **on("slow")}],
         "cluster": {
             "server_cpus": 0.5,
             "server_label_selector": {"profile": "fast"},
@@ -87,11 +84,7 @@ REFUSED = {
         "cluster": PLACED["some share memory"]["cluster"] | {"transport": "shared-memory"},
     },
     "no such label": {"workers": [{"name": "west", "label_selector": {"zone": "west"}}]},
-    "too many for label": {
-        "workers": [
-            {"name": "greedy", "count": 4, "gpus": 1, "label_selector": {"profile": "fast"}}
-        ]
-    },
+    "too many for label": {"workers": [{"name": "greedy", "count": 4, "gpus": 1, **on("fast")}]},
     "no such type": {"workers": [{"name": "new", "gpus": 1, "accelerator_type": "NEW-1"}]},
     "no such resource": {"workers": [{"name": "odd", "resources": {"tpu": 1}}]},
     "does not pack": {
@@ -103,14 +96,7 @@ REFUSED = {
 
 SWEPT = {
     "workers": [
-        [
-            {
-                "name": "w",
-                "gpus": 1,
-                "label_selector": {"profile": "slow"},
-                "resources": {"nvlink": 2},
-            }
-        ],
+        [{"name": "w", "gpus": 1, **on("slow"), "resources": {"nvlink": 2}}],
         [{"name": "w", "count": 3, "gpus": 2}],
     ]
 }
@@ -140,49 +126,14 @@ def blinded():
     torch.cuda.is_available = lambda: False
 
 
-def lost(cluster, node, tiny):
-    """Status, who left why, and the updates, of a run whose second worker's node goes while its
-    gradient waits for the first one's: big enough that Ray does not send it along with the
-    report."""
-    experiment = tiny | {
-        "model": {"name": "mlp", "hidden": [1024]},
-        "workload": {"samples": 48},
-        "paradigm": "bsp",
-        "workers": [
-            {"name": "first", "step_s": 2.5, "label_selector": {"profile": "head"}},
-            {"name": "second", "step_s": 0.1, "label_selector": {"profile": "slow"}},
-        ],
-        "cluster": {
-            "server_cpus": 0.5,
-            "server_label_selector": {"profile": "head"},
-            "evaluator_cpus": 0,
-        },
-    }
-    gone = []
-
-    def watch(measures):
-        if measures.progress > 0.3 and not gone:
-            gone.append(Timer(1.0, cluster.remove_node, [node]))
-            gone[0].start()
-
-    record = raysync.run(experiment, watch=watch)
-    gone[0].join()
-    events = [line.event for line in record.journal() if isinstance(line, Entry)]
-    left = [event.worker for event in events if isinstance(event, Left)]
-    pushes = [
-        record.pushes[record.pushes.worker == f"{name}-0#1"].outcome.tolist()
-        for name in ("first", "second")
-    ]
-    return [record.summary["status"], left, pushes]
-
-
 def main(output):
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # Ray starts no node with more GPUs than it names
     cluster = Cluster(
         initialize_head=True, head_node_args={**NODES["head"], "include_dashboard": False}
     )
-    nodes = {node: cluster.add_node(**NODES[node]) for node in ("fast", "slow")}
     try:
+        for node in ("fast", "slow"):
+            cluster.add_node(**NODES[node])
         ray.init(
             address=cluster.address,
             logging_level="ERROR",
@@ -202,26 +153,19 @@ def main(output):
             record = raysync.run(tiny | experiment, notify=told.append)
             places = json.loads((record.path / "environment.json").read_text())["places"]
             for name, place in places.items():
-                print(
-                    "placed",
-                    json.dumps([name, profiles[place["node_id"]], place["gpus"], place["devices"]]),
-                )
-        print(
-            "transports", json.dumps({name: place["transport"] for name, place in places.items()})
-        )
-        print("swept", json.dumps(swept(Path(output), tiny)))
+                profile = profiles[place["node_id"]]
+                say("placed", [name, profile, place["gpus"], place["devices"]])
+        say("transports", {name: place["transport"] for name, place in places.items()})
+        say("swept", swept(Path(output), tiny))
         for name, experiment in REFUSED.items():
             try:
                 raysync.run(tiny | experiment)
             except ConfigError as error:
                 refused[name] = str(error)
-        print("told", json.dumps(told))
-        print("refused", json.dumps(refused))
-        print(
-            "left",
-            json.dumps([ray.available_resources().get(name) for name in ("CPU", "GPU", "nvlink")]),
-        )
-        print("lost", json.dumps(lost(cluster, nodes["slow"], tiny)))
+        say("told", told)
+        say("refused", refused)
+        left = ray.available_resources()
+        say("left", [left.get(name) for name in ("CPU", "GPU", "nvlink")])
     finally:
         ray.shutdown()
         cluster.shutdown()

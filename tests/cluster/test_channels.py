@@ -1,23 +1,19 @@
-"""Calls over pipes: actors are threads or processes, and of Ray only the news of who is dead is
-needed.
-"""
+"""Calls over pipes to actors in threads. Orders, inputs and deaths: test_relays.py."""
 
 import gc
-import multiprocessing
 import os
 import threading
 from concurrent.futures import Future
 
 import pytest
 
-from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.transports.shared.channels import WINDOW_BYTES, Channels, PipedCall
 from raysync.cluster.transports.shared.pipes import end_of, frame, receive, send
 from raysync.cluster.transports.shared.segments import Slots
 from raysync.cluster.transports.shared.serving import LEAVE, RELAY, Piped
 from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.engine.backend import Failure
-from raysync.engine.messages import ForgetCall, SavedCall, StepCall, encode
+from raysync.engine.messages import SavedCall, StepCall, encode
 from tests.builders.requests import request
 
 DIED = Failure("died", "it was killed", "a")
@@ -31,45 +27,48 @@ class Served(Future):
 
 
 class Actor:
-    """A thread that carries out calls, and the ones that Ray would queue behind its `serve`."""
+    """A thread that carries out calls, once it may begin."""
 
     def __init__(self):
-        self.done, self.gate, self.serve = [], threading.Event(), self
-        self.gate.set()
-        self.queue = threading.Thread()
-
-    def queued(self, work, reference=None):
-        before = self.queue
-
-        def turn():
-            if before.ident is not None:
-                before.join()
-            work()
-            if reference is not None:
-                reference.set_result(None)
-
-        self.queue = threading.Thread(target=turn, daemon=True)
-        self.queue.start()
+        self.done, self.begins, self.serve = [], threading.Event(), self
+        self.begins.set()
 
     def remote(self, service):
-        reference = Served()
-        self.queued(lambda: service.run(self), reference)
-        return reference
+        def serve():
+            self.begins.wait()
+            service.run(self)
+
+        self.thread = threading.Thread(target=serve, daemon=True)
+        self.thread.start()
+        return Served()
 
     def execute(self, message, inputs, into):
-        match message:
-            case SavedCall(name=name):
-                self.gate.wait()
-                self.done.append(name)
-                return [], len(self.done)
-            case StepCall():
-                return ["handle"], [0.5, 1.0]
-        raise ActorError("", "ValueError: mine")
+        if isinstance(message, StepCall):
+            return ["handle"], [0.5, 1.0]
+        self.done.append(message.name)
+        return [], len(self.done)
 
-    def by_ray(self, channel):
-        """Be called by Ray, behind all calls of the channel."""
-        channel.leave()
-        self.queued(lambda: self.execute(SavedCall("by Ray"), (), None))
+    def leaves(self):
+        self.thread.join(5)
+        return not self.thread.is_alive()
+
+
+def open_files():
+    return set(os.listdir("/proc/self/fd"))  # noqa: PTH208
+
+
+@pytest.fixture
+def channels():
+    made = Channels(lambda reference: DIED)
+    yield made
+    made.close()
+
+
+def call(channels, actor, name="a", text="0", needs=(), leases=(), message=None):
+    channel = channels.open(name, actor)
+    piped = PipedCall(channel, request(message or SavedCall(text), needs, leases))
+    channel.call(piped)
+    return piped
 
 
 def test_what_is_done_meanwhile_comes_behind_each_answer():
@@ -88,36 +87,6 @@ def test_what_is_done_meanwhile_comes_behind_each_answer():
         os.close(file)
 
 
-@pytest.fixture
-def channels():
-    made = Channels(lambda reference: DIED)
-    yield made
-    made.close()
-
-
-def call(channels, actor, name="a", text="0", needs=(), message=None):
-    channel = channels.open(name, actor)
-    piped = PipedCall(channel, request(message or SavedCall(text), needs))
-    channel.call(piped)
-    return piped
-
-
-def test_calls_are_carried_out_in_their_order_whoever_they_come_by(channels):
-    actor = Actor()
-    channel = channels.open("a", actor)
-    actor.by_ray(channel)
-    first = [call(channels, actor, text=str(number)) for number in range(3)]
-    for _ in range(2):
-        actor.by_ray(channel)
-    last = call(channels, actor, text="3")
-    channels.await_call(last, 5)
-    assert actor.done == ["by Ray", "0", "1", "2", "by Ray", "by Ray", "3"]
-    assert [each.answer for each in (*first, last)] == [2, 3, 4, 7]
-    step = call(channels, actor, message=StepCall(0, 8))
-    channels.await_call(step, 5)
-    assert step.answer == [0.5, 1.0], "handles are known already"
-
-
 def test_a_chain_of_calls_holds_the_memory_of_its_end_alone(channels):
     """Each is made of the one before it, like updates of gradients of weights of updates."""
     slots = Slots(64, segment_bytes=128, kind=SharedVector)  # one slot a segment
@@ -126,11 +95,9 @@ def test_a_chain_of_calls_holds_the_memory_of_its_end_alone(channels):
     gc.disable()  # a leak would be a chain, not a cycle; a collection must not hide one
     try:
         for number in range(50):
-            name = ("worker", "server")[number % 2]
-            asked = request(SavedCall(str(number)), [last] if last else [], (slots.lease(),))
-            last = PipedCall(channels.open(name, actors[name]), asked)
-            last.channel.call(last)
-            del asked
+            name, needs = ("worker", "server")[number % 2], [last] if last else []
+            last = call(channels, actors[name], name, str(number), needs, (slots.lease(),))
+            del needs
             channels.await_call(last, 5)
     finally:
         gc.enable()
@@ -138,41 +105,21 @@ def test_a_chain_of_calls_holds_the_memory_of_its_end_alone(channels):
     assert actors["server"].done == [str(number) for number in range(1, 50, 2)]
 
 
-def test_a_call_waits_for_its_inputs_and_fails_as_they_do(channels):
+def test_calls_wait_in_their_order_for_an_actor_and_for_inputs_and_no_longer_than_is_told(channels):
     maker, user = Actor(), Actor()
-    maker.gate.clear()
+    maker.begins.clear()
     value = call(channels, maker, "maker")
-    after = call(channels, user, "user", needs=[value])
+    call(channels, user, "user", needs=[value])
     behind = call(channels, user, "user", text="behind")
     with pytest.raises(TimeoutError):
-        channels.await_call(after, 0.05)
+        channels.await_call(behind, 0.05)
     assert user.done == []
-    maker.gate.set()
+    maker.begins.set()
     channels.await_call(behind, 5)
     assert user.done == ["0", "behind"]
-    wrong = call(channels, maker, "maker", message=ForgetCall("w"))
-    spoiled = call(channels, user, "user", text="never", needs=[wrong])
-    fine = call(channels, user, "user", text="fine")
-    channels.await_call(fine, 5)
-    assert spoiled.answer == wrong.answer == Failure("raised", "ValueError: mine", "maker")
-    assert user.done == ["0", "behind", "fine"]
-    assert not spoiled.has_succeeded
-
-
-def test_a_call_of_rays_waits_for_those_before_it_that_come_by_another_actor(channels):
-    maker, user = Actor(), Actor()
-    maker.gate.clear()
-    call(channels, user, "user", needs=[call(channels, maker, "maker")])
-    pump = channels.pump
-
-    def pump_and_let_go(timeout_s):
-        maker.gate.set()
-        pump(timeout_s)
-
-    channels.pump = pump_and_let_go
-    user.by_ray(channels.get("user"))
-    channels.await_call(call(channels, user, "user", text="last"), 5)
-    assert user.done == ["0", "by Ray", "last"]
+    step = call(channels, maker, "maker", message=StepCall(0, 8))
+    channels.await_call(step, 5)
+    assert step.answer == [0.5, 1.0], "handles are known already"
 
 
 def test_whoever_watches_is_called_back_once_and_in_order(channels):
@@ -190,84 +137,32 @@ def test_whoever_watches_is_called_back_once_and_in_order(channels):
 
 def test_an_actor_that_does_not_answer_is_not_sent_more_than_a_pipe_holds(channels):
     actor = Actor()
-    actor.gate.clear()
+    actor.begins.clear()
     calls = [call(channels, actor, text="x" * (WINDOW_BYTES // 4)) for _ in range(20)]
-    actor.gate.set()
+    actor.begins.set()
     channels.await_call(calls[-1], 5)
     assert [each.answer for each in calls] == list(range(1, 21))
 
 
-def test_what_is_lost_stands_for_what_is_made_again(channels):
-    actor, user, restarted = Actor(), Actor(), Actor()
-    actor.gate.clear()
-    lost = call(channels, actor)
-    waits = call(channels, user, "user", needs=[lost])
-    channels.get("a").fail(DIED)
-    assert waits.answer == lost.answer == DIED
-    assert channels.get("a") is None
-    told = []
-    lost.follow(call(channels, restarted), None)
-    lost.watch(told.append, "again")
-    again = call(channels, user, "user", text="again", needs=[lost])
-    channels.await_call(again, 5)
-    assert lost.has_succeeded
-    assert user.done == ["again"]
-    assert [argument for _, argument in channels.due] == ["again"]
-    actor.gate.set()
-
-
-class Process:
-    """An actor in a process of its own, which can be killed."""
-
-    def __init__(self):
-        self.serve, self.reference = self, Served()
-        self._context = multiprocessing.get_context("fork")
-
-    def remote(self, service):
-        self.process = self._context.Process(target=service.run, args=(self,), daemon=True)
-        self.process.start()
-        return self.reference
-
-    def execute(self, message, inputs, into):
-        if message.name == "die":
-            os.kill(os.getpid(), 9)
-        return [], message.name
-
-
-def test_a_killed_actor_fails_what_it_has_not_answered_and_what_waits_for_that(channels):
-    actor, user = Process(), Actor()
-    done, dies, behind = (call(channels, actor, text=each) for each in ("done", "die", "behind"))
-    waits = call(channels, user, "user", needs=[behind])
-    actor.process.join()
-    actor.reference.set_result(None)
-    channels.await_call(waits, 5)
-    assert done.answer == "done", "its answer had come"
-    assert [each.answer for each in (dies, behind, waits)] == [DIED] * 3
-    assert call(channels, user, "user", text="goes on").needs == []
-
-
-def test_an_actor_that_begins_when_its_driver_is_gone_leaves(channels):
-    actor, begins = Actor(), threading.Event()
-    actor.queued(begins.wait)
+def test_an_actor_that_begins_when_its_driver_is_gone_leaves():
+    actor = Actor()
+    actor.begins.clear()
     mine = Channels(lambda reference: DIED)
     lost = call(mine, actor)
     mine.close()
     assert lost.failure
     others = [os.pipe() for _ in range(3)]  # they have the numbers of its files
-    begins.set()
-    actor.queue.join(5)
-    assert not actor.queue.is_alive()
+    actor.begins.set()
+    assert actor.leaves()
     assert actor.done == []
     for file in (file for pipe in others for file in pipe):
         os.close(file)
 
 
-def test_an_actor_leaves_when_its_driver_is_gone_and_no_file_is_left(channels):
-    before = set(os.listdir("/proc/self/fd"))  # noqa: PTH208
-    mine = Channels(lambda reference: DIED)
-    actor = Actor()
+def test_an_actor_leaves_when_its_driver_is_gone_and_no_file_is_left():
+    before = open_files()
+    mine, actor = Channels(lambda reference: DIED), Actor()
     mine.await_call(call(mine, actor), 5)
     mine.close()
-    actor.queue.join(5)
-    assert not actor.queue.is_alive()
-    assert set(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
+    assert actor.leaves()
+    assert open_files() <= before

@@ -13,9 +13,8 @@ from uuid import uuid4
 import psutil
 import pytest
 
-from raysync.core.replay import replay
-from raysync.paradigms import rebuild
 from raysync.record.reader import load
+from tests.builders.cluster import replayed
 from tests.builders.messages import tells
 from tests.builders.processes import started
 
@@ -63,23 +62,18 @@ def mark(monkeypatch):
     return word
 
 
+def killed_rest(mark, wait_s=30):
+    """The processes that do not end by themselves, which are killed."""
+    _, alive = psutil.wait_procs(ray_processes(mark), timeout=wait_s)
+    for process in alive:
+        process.kill()
+    return alive
+
+
 @pytest.fixture
 def nothing_left_behind(mark):
     yield
-    _, alive = psutil.wait_procs(ray_processes(mark), timeout=30)
-    for process in alive:
-        process.kill()
-    assert not alive
-
-
-@pytest.fixture
-def cleaned_up(mark):
-    """Two agents of Ray outlive a driver that was killed with SIGKILL; no test may."""
-    yield
-    left = ray_processes(mark)
-    for process in left:
-        process.kill()
-    assert left, "none was found, so none was cleaned up"
+    assert not killed_rest(mark)
 
 
 def test_compare_prints_a_table_and_its_records_replay(tmp_path, nothing_left_behind):
@@ -102,9 +96,7 @@ def test_compare_prints_a_table_and_its_records_replay(tmp_path, nothing_left_be
     assert set(rows) == {"bsp", "ssp(staleness=2)"}, done.stdout
     records = [load(path) for path in (tmp_path / "here" / "tiny").iterdir()]
     assert sorted(record.summary["paradigm"] for record in records) == ["bsp", "ssp"]
-    for record in records:
-        with (record.path / "journal.jsonl").open() as file:
-            assert replay(file, rebuild).difference is None
+    assert all(map(replayed, records))
 
 
 STUCK = """
@@ -155,8 +147,14 @@ def test_a_command_whose_ray_is_frozen_is_stopped_all_the_same(tmp_path, mark, n
     assert load(folder).summary["status"] == "stopped"
 
 
-def stopped_by(tmp_path, number):
-    """The record of a run whose process got a signal while it trained."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "status", "cleans"),
+    [(signal.SIGINT, "stopped", True), (signal.SIGKILL, "unfinished", False)],
+    ids=["Ctrl-C", "killed"],
+)
+def test_a_run_that_gets_a_signal_keeps_its_record(tmp_path, mark, number, status, cleans):
+    """SIGTERM, as `ray job stop` sends it, comes to the frozen one above."""
     process = started(
         [sys.executable, "-c", LONG, str(tmp_path)],
         stdout=subprocess.PIPE,
@@ -168,25 +166,14 @@ def stopped_by(tmp_path, number):
     process.send_signal(number)
     process.communicate(timeout=60)
     [folder] = (tmp_path / "experiment").iterdir()
-    return process.returncode, load(folder)
-
-
-def test_a_run_that_is_stopped_keeps_its_record(tmp_path, nothing_left_behind):
-    """Ctrl-C; SIGTERM, as `ray job stop` sends it, comes to the frozen one above."""
-    code, record = stopped_by(tmp_path, signal.SIGINT)
-    assert code == -signal.SIGINT, "what Python does"
-    assert record.complete
-    assert record.summary["status"] == "stopped"
-    assert record.summary["updates"] >= 20
-    assert len(record.pushes) == record.summary["pushes"]
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_leaves_a_readable_record(tmp_path, cleaned_up):
-    code, record = stopped_by(tmp_path, signal.SIGKILL)
-    assert code == -signal.SIGKILL
-    assert not record.complete
-    assert record.summary["status"] == "unfinished"
+    record = load(folder)
+    assert process.returncode == -number, "what Python does"
+    assert record.complete == cleans
+    assert record.summary["status"] == status
     assert record.summary["updates"] >= 20
     assert len(record.pushes) == record.summary["pushes"]
     assert json.loads((record.path / "environment.json").read_text())["packages"]["ray"]
+    if cleans:
+        assert not killed_rest(mark)
+    else:
+        assert killed_rest(mark, wait_s=0), "two agents of Ray outlive a driver that is killed"

@@ -73,13 +73,6 @@ def test_an_actor_computes_on_the_gpus_that_ray_gave_it(actor, given, visible, r
     assert actor(given, visible, replicas) == expected
 
 
-def test_two_actors_that_are_shown_all_gpus_share_none(actor):
-    """As with RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES=1, where everybody took cuda:0."""
-    assert [actor([str(number)], 4) for number in range(4)] == [
-        [f"cuda:{number}"] for number in range(4)
-    ]
-
-
 @pytest.mark.parametrize(("given", "visible"), [(["0", "1"], 1), (["6"], 4), (["GPU-8f1c"], 4)])
 def test_gpus_that_torch_does_not_see_are_refused(actor, given, visible):
     with pytest.raises(

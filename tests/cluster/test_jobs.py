@@ -20,8 +20,6 @@ from ray.util.state import list_actors
 
 import raysync
 from raysync.record.reader import load
-from raysync.record.storage import clean, join, listdir
-from raysync.record.sweeps import load_sweep
 from tests.builders.cluster import TINY
 from tests.builders.messages import tells
 
@@ -49,7 +47,6 @@ FILES = {
     },
     "long": {"workload": {"epochs": 100}, "workers": [{"count": 2, "step_s": 0.02}]},
     "wrong": {"modl": "mlp"},
-    "grid": {"engine": "virtual", "sweep": {"grid": {"paradigm": ["bsp", "asp"]}}},
 }
 DEADLINE_S = 400
 
@@ -94,11 +91,11 @@ class Head:
         return False
 
 
-def free_ports(count):
+def free_ports(names):
     """Of the system's choice, and so above those that Ray gives its workers."""
     with ExitStack() as stack:
-        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(count)]
-        return [one.getsockname()[1] for one in held]
+        held = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in names]
+        return [f"--{name}={one.getsockname()[1]}" for name, one in zip(names, held, strict=True)]
 
 
 def stop(process):
@@ -117,88 +114,43 @@ def head(tmp_path_factory):
     folder = tmp_path_factory.mktemp("jobs")
     for name, change in FILES.items():
         (folder / f"{name}.yaml").write_text(yaml.safe_dump({**TINY, **change, "name": name}))
-    ports = dict(zip(PORTS, free_ports(len(PORTS)), strict=True))
+    ports = free_ports(PORTS)
+    [dashboard] = [each for each in ports if each.startswith("--dashboard-port=")]
     # For paths of sockets.
     with tempfile.TemporaryDirectory(prefix="rs", dir="/tmp", ignore_cleanup_errors=True) as short:
+        options = ["--num-cpus=8", f"--temp-dir={short}", "--node-ip-address=127.0.0.1", *ports]
         process = subprocess.Popen(
-            [
-                BIN / "ray",
-                "start",
-                "--head",
-                "--block",
-                "--num-cpus=8",
-                f"--temp-dir={short}",
-                "--node-ip-address=127.0.0.1",
-                *(f"--{name}={port}" for name, port in ports.items()),
-            ],
+            [BIN / "ray", "start", "--head", "--block", *options],
             env=ENVIRONMENT,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
         )
         try:
-            said = []
-            for line in process.stdout:
-                said.append(line)
-                if "runtime started" in line:
-                    break
-            else:
-                pytest.fail(f"no head: {''.join(said)}")
-            yield Head(f"http://127.0.0.1:{ports['dashboard-port']}", folder)
+            said = [""]
+            while "runtime started" not in said[-1]:
+                said.append(process.stdout.readline())
+                assert said[-1], f"no head: {''.join(said)}"
+            yield Head(f"http://127.0.0.1:{dashboard.partition('=')[2]}", folder)
         finally:
             stop(process)
 
 
 @pytest.fixture
 def output(tmp_path):
-    yield tmp_path / "records"
-    clean()
+    return tmp_path / "records"
 
 
-def test_a_run_by_the_command_line(head, output):
-    """As the README has it; beside it, a file with a mistake."""
+def test_a_run_and_beside_it_a_file_with_a_mistake(head, output):
     wrong = head.submit(f"raysync run wrong.yaml --set output={output}")
-    done = subprocess.run(
-        [
-            BIN / "ray",
-            "job",
-            "submit",
-            "--address",
-            head.api,
-            "--submission-id",
-            "by-hand",
-            "--metadata-json",
-            '{"who": "me"}',
-            "--working-dir",
-            ".",
-            "--",
-            "raysync",
-            "run",
-            "short.yaml",
-            "--set",
-            f"output={output}",
-        ],
-        cwd=head.folder,
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=DEADLINE_S,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    short = head.submit(f"raysync run short.yaml --set output={output}")
+    told = head.log(short)
+    assert head.client.get_job_status(short) == JobStatus.SUCCEEDED, told
     [folder] = (output / "short").iterdir()
-    record = load(folder)
-    assert record.summary["status"] == "finished"
-    info = head.client.get_job_info("by-hand")
-    assert info.status == JobStatus.SUCCEEDED
-    assert info.metadata["who"] == "me"
-    lines = [
-        line
-        for line in done.stdout.splitlines()
-        if line.startswith("ssp(staleness=2) ") and "samples/s" in line
-    ]
-    assert 2 <= len(lines) <= 12
-    assert "\x1b[2K" not in done.stdout, "no live display in a log"
+    assert load(folder).summary["status"] == "finished"
+    lines = [line for line in told.splitlines() if line.startswith("ssp(staleness=2) ")]
+    assert 2 <= sum("samples/s" in line for line in lines) <= 12
+    assert "\x1b[2K" not in told, "no live display in a log"
 
     log = head.log(wrong)
     info = head.client.get_job_info(wrong)
@@ -221,18 +173,3 @@ def test_a_run_that_is_stopped(head, output):
     assert record.summary["status"] == "stopped"
     assert 0 < record.summary["pushes"] == len(record.pushes)
     assert head.has_actors(0)
-
-
-def test_a_sweep_whose_records_go_to_a_uri(head, output):
-    there = f"file://{output}"
-    job = head.submit(f"raysync sweep grid.yaml --set output={there}")
-    log = head.log(job)
-    info = head.client.get_job_info(job)
-    assert info.status == JobStatus.SUCCEEDED, log
-    [name] = listdir(join(there, "grid"))
-    uri = join(there, "grid", name)
-    assert f"Report: raysync report {uri}" in log
-    sweep = load_sweep(uri)
-    assert list(sweep.table.status) == ["finished"] * 2
-    assert [record.config.paradigm.name for record in sweep.records.values()] == ["bsp", "asp"]
-    assert {"sweep.csv", "tune", "records"} <= set(listdir(uri))

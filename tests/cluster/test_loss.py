@@ -3,8 +3,8 @@
 What then follows is the driver's doing, and told in the stories of tests/engine.
 """
 
-import os
 import re
+from types import SimpleNamespace
 
 import psutil
 import pytest
@@ -16,29 +16,17 @@ from raysync import config
 from raysync.cluster import session as session_module
 from raysync.cluster.session import Session
 from raysync.cluster.transports.payloads import outgoing
-from raysync.core.events import Left, Pushed
-from raysync.core.journal import Entry, Remark
-from raysync.core.replay import replay
+from raysync.core.journal import Remark
 from raysync.engine.messages import ApplyCall, encode
 from raysync.errors import ConfigError, RunFailed
-from raysync.paradigms import rebuild
 from raysync.record.reader import load
 from raysync.running.run import run_in
 from raysync.training.preparation import prepare
-from raysync.virtual.engine import VirtualEngine
-from tests.builders.cluster import LONGER, TINY, pid_of, rss_mib
+from tests.builders.cluster import LONGER, TINY, left, lines_of, pid_of, replayed
 from tests.builders.messages import naming
 from tests.builders.updates import update_plan
 
 pytestmark = pytest.mark.ray
-
-
-def is_left(line):
-    return isinstance(line, Entry) and isinstance(line.event, Left)
-
-
-def left(record):
-    return [(entry.event.worker, entry.report.why) for entry in record.journal() if is_left(entry)]
 
 
 @pytest.mark.slow
@@ -68,12 +56,13 @@ def test_workers_that_are_killed_or_frozen_come_back_and_the_run_waits_for_them(
         strikes={0.2: freeze, 0.3: kill},
     )
     assert record.summary["status"] == "finished"
-    assert sorted(loss for loss in left(record) if loss[0].endswith("#1")) == [
+    losses = [(entry.event.worker, entry.report.why) for entry in left(record)]
+    assert sorted(loss for loss in losses if loss[0].endswith("#1")) == [
         ("fast-0#1", "its actor died"),
         ("fast-1#1", "its actor died"),
         ("slow-0#1", "no answer for 2 s"),
     ]
-    assert record.summary["lost_workers"] == len(left(record)) >= 3
+    assert record.summary["lost_workers"] == len(losses) >= 3
     assert record.summary["worker_away_s"] > 3 * 0.1, "each came back after the back-off"
     back = [one for one in record.summary["per_worker"] if one["id"].endswith("#2")]
     assert sum(one["pushes"] for one in back) > 0
@@ -82,8 +71,7 @@ def test_workers_that_are_killed_or_frozen_come_back_and_the_run_waits_for_them(
     assert any("in 100 ms" in text for text in said), said
     assert any(" after its slot lost its worker" in text for text in said), said
     assert not psutil.wait_procs([frozen], timeout=20)[1], "it must not keep its device"
-    with (record.path / "journal.jsonl").open() as file:
-        assert replay(file, rebuild).difference is None
+    assert replayed(record)
     again = run()
     assert session._actor_group is not kept, "whose handles are those of the dead"
     assert len(again.summary["per_worker"]) == 3, "the next run has all its workers"
@@ -138,10 +126,9 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
     for record, why in zip(records, reasons, strict=True):
         assert record.summary["status"] == "finished"
         assert record.evaluations.mark.tolist() == [0, 0.25, 0.5, 0.75, 1]
-        [remark] = [line.text for line in record.journal() if isinstance(line, Remark)]
-        assert re.search(why, remark)
-        assert "Unserializable" not in remark
-        assert "is restarted" in remark
+        [remark] = lines_of(record, Remark)
+        assert re.search(why, remark.text)
+        assert "Unserializable" not in remark.text
 
 
 @pytest.mark.slow
@@ -169,6 +156,7 @@ def test_a_frozen_controller_fails_its_run_and_goes(run, monkeypatch):
     assert not alive
 
 
+@pytest.mark.slow
 def test_a_broken_update_is_reported_as_the_servers_error(run):
     """Ray itself would show it as an error of the next worker's step."""
 
@@ -225,74 +213,39 @@ def test_resources_that_others_use_are_waited_for_up_to_a_deadline(
     assert kept == [session._actor_group.name], "it waits no longer"
 
 
-@pytest.mark.slow
-def test_the_controllers_memory_stays_flat(ray_cluster, session, run):
-    """Vectors of 76 KiB, which Ray inlines, and leaks when references are nested in results: 200
-    MiB in 3,000 pushes.
-    """
-    seen = []
-
-    def watch(measures):
-        if 0.25 < measures.progress < 0.97:
-            seen.append(rss_mib(pid))
-
-    run(paradigm="asp", workload={"samples": 80})
-    pid = pid_of(ray_cluster, session._actor_group.controller)
-    record = run(
-        paradigm="asp",
-        model={"name": "mlp", "hidden": [256]},
-        workload={"samples": 24_000},
-        evaluation={"marks": 2},
-        watch=watch,
-    )
-    variables = session._actor_group.controller.__ray_call__.remote(lambda self: dict(os.environ))
-    assert ray_cluster.get(variables)["MALLOC_ARENA_MAX"] == "1", "with more, free memory adds up"
-    assert record.summary["pushes"] >= 3000
-    assert max(seen) - seen[0] < 60, f"MiB over the run: {seen}"
-
-
-class FaultedRun:
-    """A run of two workers with faults, in a session of its own that is over."""
-
-    FAULTS = (
-        {"kind": "slow-down", "workers": ["w-0"], "clocks": [2, 4], "factor": 4},
-        {"kind": "latency", "workers": ["w-1"], "clocks": [1, 3], "added_s": 0.05},
-        {"kind": "crash", "worker": "w-0", "at_clock": 5, "rejoin_after_s": 0.1},
-        {"kind": "kill", "workers": ["w-1"], "at_s": 1.0},
-        {"kind": "crash", "worker": "w-1", "at_clock": 10_000},
-    )
-
-    def __init__(self, ray, output):
-        link = {"latency_s": 0.01, "bandwidth_bytes_per_s": 1e7}
-        self.training = task_of(
-            output,
-            faults=list(self.FAULTS),
-            workload={"samples": 560},
-            workers=[{"name": "w", "count": 2, "step_s": 0.05, "link": link}],
-            cluster={"restarts": {"attempts": 0}},
-        )
-        self.said = []
-        with Session() as session:
-            self.record = run_in(
-                session, self.training, config.ParadigmChoice(name="asp"), notify=self.said.append
-            )
-            self.group, self.name = session._actor_group.group, session._actor_group.name
-            self.processes = {
-                name.partition(":")[2].partition(":")[2]: psutil.Process(
-                    pid_of(ray, ray.get_actor(name))
-                )
-                for name in ray.util.list_named_actors()
-                if name.startswith(self.name) and "worker" not in name
-            }
-
-
-def task_of(output, **settings):
-    return prepare(config.validate(TINY | {"output": str(output)} | settings))
+FAULTS = [
+    {"kind": "slow-down", "workers": ["w-0"], "clocks": [2, 4], "factor": 4},
+    {"kind": "latency", "workers": ["w-1"], "clocks": [1, 3], "added_s": 0.05},
+    {"kind": "crash", "worker": "w-0", "at_clock": 5, "rejoin_after_s": 0.1},
+    {"kind": "kill", "workers": ["w-1"], "at_s": 1.0},
+    {"kind": "crash", "worker": "w-1", "at_clock": 10_000},
+]
 
 
 @pytest.fixture(scope="module")
 def faulted(ray_cluster, tmp_path_factory):
-    return FaultedRun(ray_cluster, tmp_path_factory.mktemp("faulted"))
+    """A run of two workers with faults, in a session of its own that is over."""
+    link = {"latency_s": 0.01, "bandwidth_bytes_per_s": 1e7}
+    settings = TINY | {
+        "output": str(tmp_path_factory.mktemp("faulted")),
+        "faults": FAULTS,
+        "workload": {"samples": 560},
+        "workers": [{"name": "w", "count": 2, "step_s": 0.05, "link": link}],
+        "cluster": {"restarts": {"attempts": 0}},
+    }
+    training, said = prepare(config.validate(settings)), []
+    with Session() as session:
+        record = run_in(session, training, config.ParadigmChoice(name="asp"), notify=said.append)
+        group = session._actor_group
+        names = [name for name in ray_cluster.util.list_named_actors() if group.name in name]
+        processes = {
+            name.split(":")[2]: psutil.Process(pid_of(ray_cluster, ray_cluster.get_actor(name)))
+            for name in names
+            if "worker" not in name
+        }
+    return SimpleNamespace(
+        training=training, said=said, record=record, group=group, processes=processes
+    )
 
 
 def test_faults_affect_real_workers_and_a_crashed_one_rejoins(faulted):
@@ -302,17 +255,16 @@ def test_faults_affect_real_workers_and_a_crashed_one_rejoins(faulted):
     record, training = faulted.record, faulted.training
     pushes, summary = record.pushes.set_index(["worker", "clock"]).sort_index(), record.summary
     assert summary["status"] == "finished"
-    assert [worker for worker, _ in left(record)] == ["w-0#1", "w-1#1"]
-    assert "crashed: faults[2]" in left(record)[0][1]
-    assert left(record)[1][1] == "its actor died", "nobody told the run of the kill"
-    losses = [entry.report.planned for entry in record.journal() if is_left(entry)]
-    assert losses == [None, True], "a crash is no loss; the kill is the experiment's own"
+    crash, kill = left(record)
+    assert (crash.event.worker, kill.event.worker) == ("w-0#1", "w-1#1")
+    assert "crashed: faults[2]" in crash.report.why
+    assert kill.report.why == "its actor died", "nobody told the run of the kill"
+    assert (crash.report.planned, kill.report.planned) == (None, True)
     assert summary["lost_workers"] == 0
     assert pushes.loc["w-0#1"].index.max() == 4, "it died as it began iteration 5"
     assert len(pushes.loc["w-0#2"]) > 10, "who came back did the rest"
     assert not pushes.index.duplicated().any()
-    with (record.path / "journal.jsonl").open() as file:
-        assert replay(file, rebuild).difference is None
+    assert replayed(record)
     slowed = pushes.loc["w-0#1"].busy_s
     assert slowed.loc[[2, 3]].min() >= 4 * 0.05 > slowed.drop([2, 3]).min()
     way_s = 0.01 + training.vector_bytes / 1e7
@@ -335,49 +287,7 @@ def test_a_session_leaves_nothing_behind(ray_cluster, faulted):
     _, alive = psutil.wait_procs(faulted.processes.values(), timeout=20)
     assert not alive
     names = ray_cluster.util.list_named_actors()
-    assert not [name for name in names if name.startswith(faulted.name)]
-    assert ray_cluster.util.placement_group_table(faulted.group)["state"] == "REMOVED"
+    assert not [name for name in names if faulted.group.name in name]
+    table = ray_cluster.util.placement_group_table(faulted.group.group)
+    assert table["state"] == "REMOVED"
     assert ray_cluster.is_initialized(), "a cluster that was joined is left as it was"
-
-
-def history(lines):
-    """(life, kind, clock) of each event, in their order -> the loss of a push, else 0."""
-    entries = [line for line in lines if isinstance(line, Entry)]
-    return {
-        (
-            entry.event.worker,
-            type(entry.event),
-            entry.event.clock if isinstance(entry.event, Pushed) else None,
-        ): entry.report.loss or 0.0
-        for entry in entries
-    }
-
-
-@pytest.mark.slow
-def test_a_run_with_crashes_and_a_comeback_is_the_one_in_virtual_time(ray_cluster, tmp_path):
-    """One worker crashes for good, then the other, which comes back and goes on alone: no time
-    decides about anything.
-    """
-    faults = [
-        {"kind": "crash", "worker": "w-1", "at_clock": 3},
-        {"kind": "crash", "worker": "w-0", "at_clock": 5, "rejoin_after_s": 0.1},
-    ]
-    training = task_of(
-        tmp_path,
-        faults=faults,
-        workload={"samples": 160},
-        workers=[{"name": "w", "count": 2, "step_s": 0.01}],
-    )
-    bsp = config.ParadigmChoice(name="bsp")
-    with Session() as session:
-        got = history(run_in(session, training, bsp).journal())
-    expected = history(
-        line for lines in VirtualEngine().run(training, bsp.make()) for line in lines
-    )
-    for slot in ("w-0", "w-1"):
-        of_both = [
-            [event for event in events if event[0].startswith(slot)] for events in (got, expected)
-        ]
-        assert of_both[0] == of_both[1]
-    assert ("w-0#2", Pushed, 5) in got
-    assert [got[event] for event in expected] == pytest.approx(list(expected.values()), abs=1e-5)

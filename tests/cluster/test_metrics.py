@@ -1,9 +1,6 @@
 """What is published of a run on Ray, and what a real Prometheus sees of it."""
 
 import json
-import subprocess
-import sys
-from functools import cache
 from types import SimpleNamespace
 
 import pytest
@@ -18,7 +15,8 @@ from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.cluster import TINY
 from tests.builders.messages import tells
-from tests.cluster.prometheus import ROOT, needs_prometheus
+from tests.builders.processes import said_by
+from tests.cluster.prometheus import needs_prometheus
 from tests.fakes.metrics import Broken, FakeMetric, FakeTimer
 
 TITLE = RunLabels("the experiment", "the run", "bsp")
@@ -46,21 +44,15 @@ def clock(monkeypatch):
     return now
 
 
-@cache
-def prepared():
-    return prepare(
-        validate(
-            TINY | {"engine": "virtual", "timing": "only", "workers": [{"count": 2, "step_s": 0.5}]}
-        )
-    )
+SETTINGS = {"engine": "virtual", "timing": "only", "workers": [{"count": 2, "step_s": 0.5}]}
+TRAINING = prepare(validate(TINY | SETTINGS))
 
 
 def train(exporter, labels=TITLE, per_worker_histograms=False):
     """A run whose metrics are published."""
-    training = prepared()
-    paradigm = training.experiment.paradigm.make()
+    paradigm = TRAINING.experiment.paradigm.make()
     collector = Collector(labels, paradigm.phase, Measures(480), per_worker_histograms)
-    for lines in VirtualEngine().run(training, paradigm):
+    for lines in VirtualEngine().run(TRAINING, paradigm):
         exporter.publish(lambda lines=lines: collector.collect(lines))
 
 
@@ -91,13 +83,13 @@ def test_live_series_do_not_grow_with_the_number_of_trials(published, clock):
     """In one process, however short the trials are; each of the last ones ends with the last."""
     published(FakeMetric)
     exporter, counts = Exporter(), []
-    for trial in range(200):
+    for trial in range(60):
         train(exporter, RunLabels("sweep", f"trial-{trial}", "bsp"))
         counts.append(len(FakeMetric.live))
     alone = counts[0]
     assert alone <= 30, "of two workers"
     assert max(counts) == max(counts[:MOST_RUNS]) == MOST_RUNS * alone
-    assert live_runs() == {f"trial-{trial}" for trial in range(200 - MOST_RUNS, 200)}
+    assert live_runs() == {f"trial-{trial}" for trial in range(60 - MOST_RUNS, 60)}
     clock.s += LINGER_S
     train(exporter, RunLabels("sweep", "another", "bsp"))
     assert live_runs() == {"another"}
@@ -152,11 +144,10 @@ def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_aske
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_ray_shows_zeros_and_forgets_what_is_set_to_nan():
     """In a process that goes on; another Ray may differ."""
-    command = [sys.executable, "-m", "tests.cluster.endpoint"]
-    shown = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert [sorted(each) for each in json.loads(shown)] == [["first"], ["second"], ["first"]]
+    assert said_by("tests.cluster.endpoint")["shown"] == [[["first"], ["second"], ["first"]]]
 
 
 @needs_prometheus

@@ -1,11 +1,6 @@
 """Nodes that are lost, added and drained: what Ray tells of them, and a cluster that changes."""
 
-import json
-import subprocess
-import sys
-from collections import defaultdict
 from math import ceil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -21,6 +16,7 @@ from raysync.cluster.node_watch import (
 )
 from raysync.cluster.ray_private import names
 from raysync.engine.members import DRAINED
+from tests.builders.processes import said_by
 from tests.fakes.calls import Views
 
 BUNDLES = {"w-0": 1, "w-1": 2, "w-2": 3}
@@ -185,21 +181,8 @@ def test_under_a_ray_without_the_function_no_node_is_drained(monkeypatch):
 @pytest.mark.timeout(170)
 def test_workers_follow_the_nodes_of_a_cluster():
     """A node with two workers is lost, another is added, that is drained, and a third is added."""
-    script = Path(__file__).with_name("changing_nodes.py")
-    done = subprocess.run(
-        [sys.executable, "-m", f"tests.cluster.{script.stem}"],
-        cwd=script.parents[2],
-        capture_output=True,
-        text=True,
-        timeout=160,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = defaultdict(list)
-    for line in done.stdout.splitlines():
-        kind, _, rest = line.partition(" ")
-        if kind in ("left", "pushed", "applied", "remark", "over"):
-            said[kind].append(json.loads(rest))
-    assert said["over"] == ["well"], done.stdout
+    said = said_by("tests.cluster.changing_nodes")
+    assert said["over"] == ["well"]
     left = {worker: (why, after_s) for worker, why, after_s in said["left"]}
     assert left.keys() == {f"spot-{index}#{life}" for index in range(2) for life in (1, 2)}
     for index in range(2):

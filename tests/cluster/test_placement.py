@@ -2,12 +2,7 @@
 counts.
 """
 
-import json
 import os
-import subprocess
-import sys
-from collections import defaultdict
-from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies as st
@@ -18,7 +13,6 @@ from raysync.cluster.placement import (
     Bundle,
     ClusterNode,
     choose_selectors,
-    covers,
     infeasible_reason,
     matches,
     plan,
@@ -26,6 +20,7 @@ from raysync.cluster.placement import (
 )
 from raysync.cluster.session import server_threads
 from tests.builders.messages import tells
+from tests.builders.processes import said_by
 
 LONG = 10**9
 """Elements that any number of threads is worth."""
@@ -131,124 +126,80 @@ def test_label_selectors_are_read_as_ray_reads_them(selector, fits):
     assert matches({"zone": "a", "kind": "y"}, selector) is fits
 
 
-def test_a_group_takes_the_first_of_its_selectors_that_can_be_had():
-    groups = [
-        {
-            "name": "first",
-            "gpus": 1,
-            "label_selector": {"zone": "c"},
-            "fallback_label_selectors": [{"zone": "in(a,b)"}],
-        },
-        {
-            "name": "second",
-            "gpus": 1,
-            "label_selector": {"zone": "a"},
-            "fallback_label_selectors": [{}],
-        },
-    ]
-    made = choose_selectors(
-        config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}),
-        TWO_NODES,
-    )
-    assert made.bundles[made.workers[0]].labels == {"zone": "in(a,b)"}
-    assert made.bundles[made.workers[1]].labels == {"zone": "a"}, (
-        "none can be had: the first is the one to complain about"
-    )
-    assert infeasible_reason(made.bundles, TWO_NODES) == "worker group 'second'"
-
-
-def test_a_fallback_is_chosen_beside_those_who_chose_before():
-    """Each alone would fit into zone a."""
+@pytest.mark.parametrize(
+    ("resource", "selectors", "chosen", "who"),
+    [
+        ("gpus", [["c", "in(a,b)"], ["a"]], ["in(a,b)", "a"], "worker group 'second'"),
+        ("cpus", [["a", "b"], ["a", "b"]], ["a", "b"], None),
+    ],
+    ids=["the first that can be had, or the first of all", "beside those who chose before"],
+)
+def test_a_group_takes_the_first_selector_with_which_all_so_far_fit(
+    resource, selectors, chosen, who
+):
+    """Zone a has one GPU, and 8 CPUs fit into each zone once."""
+    amount = {"gpus": 1, "cpus": 8}[resource]
     groups = [
         {
             "name": name,
-            "cpus": 8,
-            "label_selector": {"zone": "a"},
-            "fallback_label_selectors": [{"zone": "b"}],
+            resource: amount,
+            "label_selector": {"zone": first},
+            "fallback_label_selectors": [{"zone": zone} for zone in others] or [{}],
         }
-        for name in ("first", "second")
+        for name, (first, *others) in zip(("first", "second"), selectors, strict=True)
     ]
-    made = choose_selectors(
-        config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}),
-        TWO_NODES,
-    )
-    assert [made.bundles[index].labels["zone"] for index in made.workers] == ["a", "b"]
-    assert infeasible_reason(made.bundles, TWO_NODES) is None
+    none = {"server_cpus": 0, "evaluator_cpus": 0}
+    made = choose_selectors(config.validate({"workers": groups, "cluster": none}), TWO_NODES)
+    assert [made.bundles[index].labels["zone"] for index in made.workers] == chosen
+    assert infeasible_reason(made.bundles, TWO_NODES) == who
 
 
-def test_every_actor_has_a_bundle():
-    everything = asked(
-        {"name": "a", "count": 2, "cpus": 0.5, "gpus": 0.25},
-        server_cpus=2,
-        server_shards=2,
-        evaluator_gpus=0,
-    )
-    server, worker = (
-        Bundle("the server", {"CPU": 2}),
-        Bundle("worker group 'a'", {"CPU": 0.5, "GPU": 0.25}),
-    )
-    assert everything.bundles == (
-        server,
-        server,
-        Bundle("the evaluator", {"CPU": 0.001}),
-        worker,
-        worker,
-    )
-    assert (everything.servers, everything.evaluator, everything.workers) == ((0, 1), 2, (3, 4))
-
-
-@pytest.mark.parametrize("placement", ["apart", "with-workers"])
-def test_the_evaluator_shares_the_gpu_of_the_first_worker_that_has_no_more_than_one(placement):
-    groups = {"name": "big", "gpus": 4}, {"name": "cpu"}, {"name": "one", "count": 2, "gpus": 1}
-    everything = asked(*groups, evaluator_cpus=3, server_placement=placement)
-    assert everything.evaluator == everything.workers[2]
-    assert everything.evaluator_gpus == 0.1
-    assert everything.bundles[everything.evaluator].resources == {"CPU": 1, "GPU": 1}
-    workers = config.validate({"workers": list(groups)}).slots().values()
-    gpus = [everything.gpus(number, group) for number, group in enumerate(workers)]
-    assert gpus == [4, 0, 0.9, 1]
-    asked_for = total(bundle.resources for bundle in everything.bundles)["GPU"]
-    assert asked_for == sum(gpus) + everything.evaluator_gpus
-
-
-@pytest.mark.parametrize("evaluator_gpus", [None, 0, 0.3])
-def test_a_server_shares_the_gpu_of_the_first_worker(evaluator_gpus):
-    groups = {"name": "one", "gpus": 0.5}, {"name": "two", "gpus": 1}
-    everything = asked(*groups, server_gpus=0.2, evaluator_gpus=evaluator_gpus, server_cpus=2)
-    assert everything.servers == everything.workers[:1]
-    assert everything.bundles[everything.servers[0]].resources == {"CPU": 3, "GPU": 0.5}
-    workers = config.validate({"workers": list(groups)}).slots().values()
-    gpus = [everything.gpus(number, group) for number, group in enumerate(workers)]
-    shared = 0.1 if evaluator_gpus is None else 0
-    assert gpus == [pytest.approx(0.5 - 0.2 - shared), 1]
-    asked_for = total(bundle.resources for bundle in everything.bundles)["GPU"]
-    taken = sum(gpus) + everything.evaluator_gpus + everything.server_gpus
-    assert asked_for == pytest.approx(taken)
+BIG, SMALL = [(4, 1), (0, 1), (1, 2)], [(0.5, 1), (1, 1)]
+ON_GPU = {"server_gpus": 0.2, "server_cpus": 2}
+LEAST = (0.001, 0)
 
 
 @pytest.mark.parametrize(
-    ("group", "evaluator_gpus", "share"),
+    ("groups", "cluster", "bundles", "homes", "gpus"),
     [
-        ({"gpus": 1}, 0, 0),
-        ({"gpus": 1}, 0.5, 0.5),
-        ({"gpus": 2}, None, 0),
-        ({}, None, 0),
-        ({"gpus": 0.1}, None, 0.05),
+        ([(0.25, 2)], {"server_cpus": 2, "server_shards": 2, "evaluator_gpus": 0},
+         [(2, 0), (2, 0), LEAST, (1, 0.25), (1, 0.25)], [0, 1, 2, 3, 4], [0, 0, 0.25, 0.25]),
+        (BIG, {"evaluator_cpus": 3}, [LEAST, (1, 4), (1, 0), (1, 1), (1, 1)],
+         [0, 3, 1, 2, 3, 4], [0, 0.1, 4, 0, 0.9, 1]),
+        (BIG, {"evaluator_cpus": 3, "server_placement": "with-workers"},
+         [(1, 4), (1, 0), (1, 1), (1, 1)], [0, 2, 0, 1, 2, 3], [0, 0.1, 4, 0, 0.9, 1]),
+        (SMALL, ON_GPU, [(3, 0.5), (1, 1)], [0, 0, 0, 1], [0.2, 0.1, 0.2, 1]),
+        (SMALL, ON_GPU | {"evaluator_gpus": 0}, [LEAST, (3, 0.5), (1, 1)], [1, 0, 1, 2],
+         [0.2, 0, 0.3, 1]),
+        (SMALL, ON_GPU | {"evaluator_gpus": 0.3}, [(0, 0.3), (3, 0.5), (1, 1)], [1, 0, 1, 2],
+         [0.2, 0.3, 0.3, 1]),
+        ([(1, 1)], {"evaluator_gpus": 0}, [LEAST, LEAST, (1, 1)], [0, 1, 2], [0, 0, 1]),
+        ([(1, 1)], {"evaluator_gpus": 0.5}, [LEAST, (0, 0.5), (1, 1)], [0, 1, 2], [0, 0.5, 1]),
+        ([(2, 1)], {}, [LEAST, LEAST, (1, 2)], [0, 1, 2], [0, 0, 2]),
+        ([(0, 1)], {}, [LEAST, LEAST, (1, 0)], [0, 1, 2], [0, 0, 0]),
+        ([(0.1, 1)], {}, [LEAST, (1, 0.1)], [0, 1, 1], [0, 0.05, 0.05]),
+        ([(0, 2)], {"server_cpus": 2, "server_shards": 3, "server_placement": "with-workers"},
+         [LEAST, (5, 0), (3, 0)], [1, 2, 1, 0, 1, 2], [0, 0, 0, 0]),
     ],
-)
-def test_an_evaluator_with_gpus_of_its_own_or_without(group, evaluator_gpus, share):
-    everything = asked(group, evaluator_gpus=evaluator_gpus)
-    assert everything.evaluator_gpus == share
-    assert (everything.evaluator in everything.workers) == (share == 0.05)
-
-
-def test_servers_with_workers_ask_for_their_cpus_in_the_workers_bundles():
-    everything = asked(
-        {"name": "a", "count": 2}, server_cpus=2, server_shards=3, server_placement="with-workers"
-    )
-    assert [bundle.resources["CPU"] for bundle in everything.bundles] == [0.001, 1 + 2 + 2, 1 + 2]
-    assert everything.servers == (1, 2, 1)
-    assert covers({"CPU": 8.001}, total(bundle.resources for bundle in everything.bundles))
+)  # fmt: skip
+def test_every_actor_has_a_bundle_and_its_part_of_a_gpu_there(
+    groups, cluster, bundles, homes, gpus
+):
+    """Groups are (GPUs, count), bundles (CPUs, GPUs), homes the bundles of servers, evaluator and
+    workers. A GPU is shared with the first worker, or the first that has no more than one.
+    """
+    workers = [
+        {"name": f"w{index}", "gpus": each, "count": count}
+        for index, (each, count) in enumerate(groups)
+    ]
+    everything = asked(*workers, **cluster)
+    resources = [bundle.resources for bundle in everything.bundles]
+    assert [(each.get("CPU", 0), each.get("GPU", 0)) for each in resources] == bundles
+    assert [*everything.servers, everything.evaluator, *everything.workers] == homes
+    slots = enumerate(config.validate({"workers": workers}).slots().values())
+    of_workers = [everything.gpus(number, group) for number, group in slots]
+    assert [everything.server_gpus, everything.evaluator_gpus, *of_workers] == pytest.approx(gpus)
+    assert total(resources).get("GPU", 0) == pytest.approx(sum(gpus)), "none is asked for twice"
 
 
 @given(
@@ -325,17 +276,7 @@ def test_servers_share_the_cores_of_their_node_for_updates(servers, there, worke
 @pytest.mark.ray
 @pytest.mark.timeout(170)
 def test_fake_nodes(tmp_path):
-    script = Path(__file__).with_name("fake_nodes.py")
-    done = subprocess.run(
-        [sys.executable, script, tmp_path], capture_output=True, text=True, timeout=160
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    said = defaultdict(list)
-    for line in done.stdout.splitlines():
-        kind, _, rest = line.partition(" ")
-        if kind in ("placed", "transports", "swept", "told", "refused", "left", "lost"):
-            said[kind].append(json.loads(rest))
-
+    said = said_by("tests.cluster.fake_nodes", tmp_path)
     placed = said["placed"]
     assert [(name, node) for name, node, *_ in placed] == [
         ("server-0", "head"),
@@ -382,39 +323,15 @@ def test_fake_nodes(tmp_path):
     shared = refused["shared memory across nodes"]
     assert shared.startswith("cluster.transport: shared-memory: these workers are on other nodes")
     assert "far-0" in shared
-    offer = "3 node(s)"
-    for name, who, *parts in [
-        (
-            "no such label",
-            "'west'",
-            "where zone=west",
-            "No node has zone=west",
-            offer,
-            "profile=fast",
-            "zone=a",
-        ),
-        (
-            "too many for label",
-            "'greedy'",
-            "4 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast",
-            offer,
-            "3 GPU",
-        ),
-        ("no such type", "'new'", "No node has accelerator_type:NEW-1", "FAST-1", "SLOW-1", offer),
-        ("no such resource", "'odd'", "1 tpu", "2 nvlink", offer),
-        (
-            "does not pack",
-            "although nothing else runs",
-            "3 x worker group 'pairs' of 1 CPU, 2 GPU",
-            offer,
-        ),
-    ]:
+    for name, facts in {
+        "no such label": "'west' zone=west 3 profile=fast zone=a zone=west",
+        "too many for label": "'greedy' 4 'greedy' 1 CPU 1 GPU profile=fast 3 3 GPU",
+        "no such type": "'new' NEW-1 3 NEW-1",
+        "no such resource": "'odd' 1 tpu 3 2 nvlink",
+        "does not pack": "3 'pairs' 1 CPU 2 GPU 3",
+    }.items():
         assert refused[name].startswith("cluster: "), refused
-        assert all(part in refused[name] for part in (who, *parts)), refused[name]
+        assert tells(refused[name], facts), refused[name]
         assert len(refused[name].splitlines()) <= 2
+    assert all(kind in refused["no such type"] for kind in ("FAST-1", "SLOW-1"))
     assert said["left"] == [[10, 6, 2]], "everything was given back"
-
-    [[status, left, [first, second]]] = said["lost"]
-    assert (status, left) == ("finished", ["second-0#1"])
-    assert second == ["applied"] * 2, "also the one that had arrived when its node was lost"
-    assert first == ["applied"] * 4

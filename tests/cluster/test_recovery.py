@@ -7,17 +7,13 @@ from pathlib import Path
 
 import psutil
 import pytest
-import torch
 
-from raysync.core.events import Left
-from raysync.core.journal import Checkpointed, Entry, Remark, Resumed
-from raysync.core.replay import replay
+from raysync.core.journal import Checkpointed, Remark, Resumed
 from raysync.errors import RunFailed
-from raysync.paradigms import rebuild
 from raysync.record.reader import load
 from raysync.running.resuming import prepare_to_resume
 from raysync.running.run import run_in
-from tests.builders.cluster import LONGER, kill_one
+from tests.builders.cluster import LONGER, kill_one, left, lines_of, replayed, same_model
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -36,21 +32,6 @@ class Failing:
             raise ValueError("enough")
 
 
-def told(record, kind):
-    return [line for line in record.journal() if isinstance(line, kind)]
-
-
-def replays(record):
-    with (record.path / "journal.jsonl").open() as file:
-        return replay(file, rebuild).difference is None
-
-
-def same_model(record, other):
-    """Bit by bit."""
-    mine, others = record.state_dict(), other.state_dict()
-    return all(torch.equal(mine[name], others[name]) for name in others)
-
-
 LOCAL = {
     "local": {"steps": 4, "optimizer": "adamw", "lr": 0.01},
     "update": {"lr": 0.7, "momentum": 0.9, "nesterov": True},
@@ -61,10 +42,8 @@ LOCAL = {
 @pytest.mark.parametrize(
     ("cluster", "local"),
     [
-        ({"transport": "object-ref"}, {}),
         ({"transport": "shared-memory"}, {}),
         ({"transport": "object-ref", "server_shards": 2}, LOCAL),
-        ({"transport": "shared-memory"}, LOCAL),
     ],
 )
 def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
@@ -83,12 +62,12 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
     record = run(**settings, notify=said.append, strikes={0.25: kill_server, 0.55: kill_controller})
     assert record.summary["status"] == "finished"
     assert record.summary["resumptions"] == 1
-    [remark] = told(record, Remark)
+    [remark] = lines_of(record, Remark)
     assert " and recovered after " in remark.text
-    assert replays(record)
+    assert replayed(record)
     assert same_model(record, undisturbed)
     assert sum("recovers from checkpoint" in text for text in said) == 1
-    numbers = [line.number for line in told(record, Checkpointed)]
+    numbers = [line.number for line in lines_of(record, Checkpointed)]
     assert numbers == sorted(set(numbers))
 
     with pytest.raises(RunFailed, match="enough"):
@@ -100,8 +79,8 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
     resumed = run_in(session, training, failed.config.paradigm, resume_from=resume_from)
     assert resumed.path == path
     assert resumed.summary["status"] == "finished"
-    assert [line.exact for line in told(resumed, Resumed)] == [False]
-    assert replays(resumed)
+    assert [line.exact for line in lines_of(resumed, Resumed)] == [False]
+    assert replayed(resumed)
     assert same_model(resumed, undisturbed)
     assert resumed.summary["samples"] == undisturbed.summary["samples"]
 
@@ -143,9 +122,9 @@ def test_killed_processes_leave_no_shared_memory(ray_cluster, session, run):
         strikes={0.1: kill("worker"), 0.4: kill("server")},
     )
     assert record.summary["status"] == "finished"
-    assert replays(record)
-    assert any(isinstance(line.event, Left) for line in told(record, Entry))
-    assert any(" and recovered after " in line.text for line in told(record, Remark))
+    assert replayed(record)
+    assert left(record)
+    assert any(" and recovered after " in line.text for line in lines_of(record, Remark))
     assert all(len(users) >= 5 for users in during), "controller, server and three workers"
     session.close()
     psutil.wait_procs(users_of_shared_memory() - before, timeout=20)  # Ray does not wait for them

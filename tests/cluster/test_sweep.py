@@ -1,13 +1,11 @@
 """A sweep on real Ray: both engines side by side, what fails, what diverges, and going on."""
 
 import json
-import shutil
 from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
 import pytest
-import yaml
 
 from raysync import config
 from raysync.config import ParadigmChoice
@@ -54,22 +52,29 @@ def lost(path):
     file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": 2**30}))
 
 
-def swept(resume=None):
-    said, stood = [], []
-    made = plan(None if resume else Path("sweep.yaml"), resume=resume)
-    record, ended = run(made, notify=said.append, show=stood.append)
-    return record, ended, said, stood
+@pytest.fixture
+def sweep(ray_cluster, tmp_path, monkeypatch):
+    """Runs the sweep of some settings, or resumes one; returns what came of it."""
+    monkeypatch.chdir(tmp_path)
+
+    def run_sweep(settings=None, resume=None):
+        if settings is not None:
+            Path("sweep.yaml").write_text(write_yaml(settings), encoding="utf-8")
+        said, stood = [], []
+        made = plan(None if resume else Path("sweep.yaml"), resume=resume)
+        record, ended = run(made, notify=said.append, show=stood.append)
+        assert ended == "done"
+        return record, said, stood
+
+    return run_sweep
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_sweep(sweep, tmp_path):
     settings = {**TINY, "checkpoint": {"every_progress": 0.2}, "sweep": SWEEP}
-    Path("sweep.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-    record, ended, said, stood = swept()
+    record, said, stood = sweep(settings)
     varied = ["config/engine", "config/workers.0.gpus", "config/update.lr", "config/seed"]
-    assert ended == "done"
     assert list(record.table[[*varied, "status"]].itertuples(index=False, name=None)) == EXPECTED
     assert "There is no GPU" in record.table.error.iloc[-1]
     begins, at_once, failed = said
@@ -103,8 +108,7 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     write_note(record.path, TrialNote("00001", notes(record.path)[1].settings, ended=False))
     before = {trial: one.path for trial, one in record.records.items()}
     lost(before[1])
-    again, ended, said, stood = swept(resume=record.path)
-    assert ended == "done"
+    again, said, stood = sweep(resume=record.path)
     assert again.path == record.path
     assert stood[-1].done == 2
     after = {trial: one.path for trial, one in again.records.items()}
@@ -115,62 +119,21 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
         assert again.table[column].equals(record.table[column])
     assert load_sweep(record.path).experiment == again.experiment
 
-    # and where nothing is left, with nothing; a table that is not there is written
-    write_note(record.path, TrialNote("00004", notes(record.path)[4].settings))
-    (record.path / "sweep.parquet").unlink()
-    last, ended, _, stood = swept(resume=record.path)
-    assert (ended, stood, len(last.table)) == ("done", [], 5)
-
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_a_sweep_with_a_searcher_goes_on(ray_cluster, tmp_path, monkeypatch):
-    pytest.importorskip("optuna")
-    monkeypatch.chdir(tmp_path)
-    sweep = {
-        "sample": {"update.lr": {"loguniform": [0.001, 0.3]}},
-        "samples": 4,
-        "search": {"name": "optuna", "seed": 0},
-        "concurrent": 1,
-    }
-    settings = {**TINY, "engine": "virtual", "sweep": sweep}
-    Path("sweep.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-    record, ended, _, _ = swept()
-    assert ended == "done"
-    first, under_way, *rest = sorted(notes(record.path), key=lambda note: record_time(record, note))
-    write_note(record.path, TrialNote(under_way.name, under_way.settings, ended=False))
-    lost(next((record.path / "records" / under_way.name).glob("2*")))
-    for note in rest:  # as if they had not begun
-        shutil.rmtree(record.path / "records" / note.name)
-    again, ended, _, stood = swept(resume=record.path)
-    assert ended == "done"
-    assert stood[-1].done == 3
-    assert list(again.table.status) == ["finished"] * 4
-    names = {note.name: note.settings for note in notes(record.path)}
-    assert names.pop(first.name) == first.settings
-    rates = [settings["update.lr"] for settings in names.values()]
-    assert under_way.settings["update.lr"] in rates
-    assert len({first.settings["update.lr"], *rates}) == 4, "no draw is made twice"
-    assert under_way.name not in names
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_the_best_settings_of_a_search_run_with_all_seeds(ray_cluster, tmp_path, monkeypatch):
+def test_the_best_settings_of_a_search_run_with_all_seeds(sweep, tmp_path):
     """With records behind a URI, which the process of the sweep reads from there."""
     pytest.importorskip("optuna")
-    monkeypatch.chdir(tmp_path)
-    sweep = {
+    grid = {
         "grid": {"paradigm": ["bsp", "asp"], "seed": [0, 1, 2]},
         "sample": {"update.lr": {"loguniform": [0.001, 0.3]}},
         "samples": 4,
         "search": {"name": "optuna", "seed": 1},
     }
     output = {"output": f"file://{tmp_path}/runs"}
-    settings = {**TINY, **output, "engine": "virtual", "sweep": sweep}
-    Path("sweep.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
-    record, ended, _, stood = swept()
-    assert ended == "done"
+    settings = {**TINY, **output, "engine": "virtual", "sweep": grid}
+    record, _, stood = sweep(settings)
     collection = collect([record.path])
     tried = collection.search.best_of_paradigms
     assert len(record.table) == stood[-1].done == 4 + 2 * len(tried)
@@ -179,24 +142,15 @@ def test_the_best_settings_of_a_search_run_with_all_seeds(ray_cluster, tmp_path,
     assert sorted(run.seed for run in collection.runs) == sorted([0, 1, 2] * len(tried))
 
 
-def record_time(record, note):
-    """When a trial's record was begun."""
-    [folder] = (record.path / "records" / note.name).glob("2*")
-    return (folder / "config.yaml").stat().st_mtime_ns
-
-
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-def test_the_sweep_that_is_advised_trains(ray_cluster, tmp_path, monkeypatch):
+def test_the_sweep_that_is_advised_trains(sweep, tmp_path):
     """With local steps, whose optimizer it brings, beside gradients."""
-    monkeypatch.chdir(tmp_path)
     settings = TINY | {"engine": "virtual", "workload": {"samples": 400}}
     local = {"name": "local", "paradigm": "bsp", "steps": 4}
     choices = [ParadigmChoice.model_validate(spec) for spec in ({"name": "bsp"}, local)]
     advice = advise(config.validate(settings), choices=choices, seeds=1)
-    Path("sweep.yaml").write_text(write_yaml(dict(advice.sweep)), encoding="utf-8")
-    record, ended, _, _ = swept()
-    assert ended == "done"
+    record, _, _ = sweep(dict(advice.sweep))
     assert list(record.table.status) == ["finished"] * advice.trials
     assert {one.config.update.lr for one in record.records.values()} >= {1.0}
     assert all(one.summary["samples"] >= 400 for one in record.records.values())

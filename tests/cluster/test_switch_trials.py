@@ -1,4 +1,4 @@
-"""A search for the switch point under Ray Tune, and going on."""
+"""A search for the switch point under Ray Tune. Going on: tests/unit/test_switch_command.py."""
 
 from pathlib import Path
 
@@ -28,24 +28,19 @@ SEARCH = {
 }
 
 
-def searched():
-    stages = []
-    made = plan(Path("search.yaml"))
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_a_search(ray_cluster, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("search.yaml").write_text(yaml.safe_dump(SEARCH), encoding="utf-8")
+    made, stages = plan(Path("search.yaml")), []
     found = run(
         made,
         notify=print,
         begin=lambda what, count: stages.append((what, count)),
         show=lambda status: None,
     )
-    return made.trials.folder, found, stages
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(180)
-def test_a_search(ray_cluster, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    Path("search.yaml").write_text(yaml.safe_dump(SEARCH), encoding="utf-8")
-    folder, found, stages = searched()
+    folder = made.trials.folder
     assert stages == [("fraction 1, 0.5", 3), ("fraction 0.25", 1)]
     assert found.fraction == 0.25
     table = load_sweep(folder).table
@@ -62,15 +57,3 @@ def test_a_search(ray_cluster, tmp_path, monkeypatch):
     record = raysync.run(config.load(folder / "chosen.yaml"))
     assert record.summary["best_accuracy"] == found.answer.value
     assert record.summary["seconds"] == found.answer.seconds
-
-    # what an interruption leaves: a trial without a note, nothing found; only that trial is made
-    # again
-    before = {trial: one.path for trial, one in load_sweep(folder).records.items()}
-    (folder / "records/0.5-0/trial.yaml").unlink()
-    (folder / "search.json").unlink()
-    again, found_again, stages = searched()
-    assert (again, stages) == (folder, [("fraction 0.5", 1)])
-    assert found_again == found
-    after = {trial: one.path for trial, one in load_sweep(folder).records.items()}
-    assert len(after) == 4
-    assert set(before.values()) - set(after.values()) == {before[1]}

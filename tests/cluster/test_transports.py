@@ -5,7 +5,7 @@ from dataclasses import replace
 import psutil
 import pytest
 import torch
-from hypothesis import given, strategies as st
+from hypothesis import given, settings, strategies as st
 
 from raysync.cluster import session as session_module
 from raysync.cluster.transports.choose import choose
@@ -17,7 +17,7 @@ from raysync.cluster.transports.shared.shared_memory import SharedPlan
 from raysync.cluster.transports.transport import Sites, Writers
 from raysync.core.journal import Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, PublishCall, StepCall
-from tests.builders.cluster import pid_of
+from tests.builders.cluster import lines_of, pid_of, same_model
 from tests.builders.requests import request
 from tests.fakes import libcuda
 from tests.fakes.file_transport import NAME, FilePlan
@@ -101,6 +101,7 @@ def sizes(leases):
 
 
 @pytest.mark.parametrize("name", ["shared-memory", ON_GPU, NAME])
+@settings(max_examples=25)
 @given(st.data())
 def test_the_parts_of_a_vector_are_those_of_a_tensor(name, tmp_path_factory, data):
     plan = PLANS[name](tmp_path_factory.mktemp("vectors"))
@@ -125,7 +126,7 @@ def test_a_call_that_only_ray_can_carry_is_left_to_ray(plan):
 
 
 @pytest.fixture(params=["object-ref", "shared-memory", ON_GPU, NAME])
-def settings(request, monkeypatch, tmp_path):
+def cluster(request, monkeypatch, tmp_path):
     """The settings of a cluster with that transport."""
     if request.param == ON_GPU:
         if request.getfixturevalue("shards") > 1:
@@ -165,7 +166,7 @@ LONG = {
 @pytest.mark.slow
 @pytest.mark.parametrize("shards", [1, 2])
 def test_a_run_comes_to_the_same_model_whichever_shard_it_loses(
-    ray_cluster, run, settings, shards, tmp_path
+    ray_cluster, run, cluster, shards, tmp_path
 ):
     """Bit by bit, without any checkpoint; and nothing is held for good."""
     model = libcuda.Installing()
@@ -180,17 +181,16 @@ def test_a_run_comes_to_the_same_model_whichever_shard_it_loses(
     record = run(
         model,
         **LONG,
-        cluster=settings | more,
+        cluster=cluster | more,
         strikes={0.2: kill(1), 0.6: kill(0)} if shards == 2 else {0.4: kill(0)},
     )
     assert record.summary["status"] == "finished"
-    remarks = [line for line in record.journal() if isinstance(line, Remark)]
+    remarks = lines_of(record, Remark)
     assert [line.text.startswith("server was lost") for line in remarks] == [True] * shards
-    mine, others = record.state_dict(), undisturbed.state_dict()
-    assert all(torch.equal(mine[name], others[name]) for name in others)
+    assert same_model(record, undisturbed)
     assert record.summary["samples"] == undisturbed.summary["samples"]
     files = list((tmp_path / "vectors").glob("*"))
     assert len(files) < 100, "leases end"
-    if not settings:
+    if not cluster:
         places = record.environment["places"]
         assert {place["transport"] for place in places.values()} in ({NAME}, {ON_GPU})
