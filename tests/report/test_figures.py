@@ -342,8 +342,8 @@ def test_of_tokens_perplexity_falls(tmp_path, torch_of_one_thread):
     assert figures["perplexity-time"].layout["yaxis"]["type"] == "log"
     assert figures["perplexity-time"].layout["shapes"][0]["y0"] == pytest.approx(np.exp(3.0))
     [trace] = figures["time-to-perplexity"].traces
-    assert trace["y"] == sorted(trace["y"])
-    assert trace["x"] == sorted(trace["x"], reverse=True)
+    assert trace["x"] == sorted(trace["x"])
+    assert trace["y"] == sorted(trace["y"], reverse=True)
 
 
 def test_drops_are_counted_by_reason(own_copy):
@@ -407,8 +407,8 @@ def test_switches_and_notes_of_any_kind_are_marked(own_copy, monkeypatch, openin
     monkeypatch.setattr("raysync.results.figures.journal_events.OPENING", opening)
 
     added = {
-        20: Switch("asp", "half of it is done"),
-        40: Note("straggler", "slow-0#1", {"share": 0.51234567, "<b>": 1}),
+        21: Switch("asp", "half of it is done"),
+        41: Note("straggler", "slow-0#1", {"share": 0.51234567, "<b>": 1}),
     }
     for journal in own_copy.glob("*/journal.jsonl"):
         lines = journal.read_text().splitlines()
