@@ -142,10 +142,6 @@ def deep():
     )
 
 
-def with_statistics():
-    return nn.Sequential(nn.Linear(3, 5), nn.BatchNorm1d(5), nn.Tanh(), nn.Linear(5, 4))
-
-
 def learning(**more):
     """A task with states of its optimizer, statistics and best model; its workers' steps vary."""
     settings = {

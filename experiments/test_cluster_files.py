@@ -15,7 +15,7 @@ from ray.runtime_env import RuntimeEnv
 from raysync import config
 from raysync.cluster.placement import ClusterNode, infeasible_reason, plan
 
-JOBS = Path(__file__).parent / "jobs"
+JOBS = Path(__file__).parent / "clusters" / "jobs"
 
 TEXT, COUNT, TEXTS = (
     {"type": "string"},
