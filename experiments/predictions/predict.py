@@ -3,13 +3,15 @@
     python experiments/predictions/predict.py RUNS                (a quarter of an hour)
     python experiments/labbook.py
 
-One run under BSP on Ray is measured. Its step times alone predict each setting, as `raysync whatif`
-does; then the setting is run on Ray and in virtual time with other seeds, so with other jitter.
+One run under BSP on Ray is measured. Its step times predict each setting, as `raysync whatif` does,
+alone and with the costs of calls that `raysync calibrate` has measured. Then the setting is run on
+Ray and in virtual time with other seeds, so with other jitter.
 """
 
 import argparse
 import csv
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -18,9 +20,10 @@ import yaml
 
 import raysync
 from raysync import config
+from raysync.calibration import calibrate, profile
 from raysync.config import Link, ParadigmChoice
 from raysync.predict.candidates import Candidate
-from raysync.predict.exchange import Exchange
+from raysync.predict.exchange import Exchange, exchange_of
 from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.simulation import simulate
 from raysync.predict.step_times.rank_step_times import read
@@ -30,7 +33,9 @@ from raysync.training.preparation import prepare
 
 HERE = Path(__file__).parent
 TABLE = HERE / "results" / "predictions.csv"
-FIELDS = ("varied", "paradigm", "setting", "predicted", "virtual", "ray", "extrapolates")
+FIELDS = (
+    "varied", "paradigm", "setting", "predicted", "calibrated", "virtual", "ray", "extrapolates",
+)  # fmt: skip
 COMMON: dict[str, Any] = yaml.safe_load((HERE / "predictions.yaml").read_text(encoding="utf-8"))
 SEEDS = COMMON.pop("seeds")
 PARADIGMS = (
@@ -39,7 +44,8 @@ PARADIGMS = (
     {"name": "hybrid", "k": 2, "staleness_tolerance": 3},
 )  # fmt: skip
 SLOW_LINK = {"latency_s": 0.005, "bandwidth_bytes_per_s": 1e6}
-"""19 ms for the model's vector, each way."""
+"""24 ms for the model's vector, each way."""
+SLOW_LINK_TEXT = "1MB/s,5ms"
 LOCAL = {"lr": 0.05}
 
 
@@ -96,12 +102,39 @@ def measured(output: Path) -> MeasuredRanks:
     return MeasuredRanks(times.steps, times.batch_size, times.shortest)
 
 
-def predicted(ranks: MeasuredRanks, setting: Setting) -> tuple[float, list[str]]:
+def calibrated(output: Path) -> str:
+    """Measure what calls cost here; return the path of the profile."""
+    path = output / "here.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    training = prepare(config.validate(COMMON))
+    with engine_for(training.experiment) as engine:
+        measured = calibrate(engine, training)
+    path.write_text(profile(training.experiment, measured, "predict.py"), encoding="utf-8")
+    return str(path)
+
+
+def exchange(setting: Setting, ranks: MeasuredRanks, profile: str | None) -> Exchange | None:
+    """Return what the options of `raysync whatif` say of a setting's links."""
+    links = [f"{rank}={SLOW_LINK_TEXT}" for rank in setting.slow_links]
+    if links and profile is None:
+        links.append("1TB/s")  # the link of the others
+    found = exchange_of(
+        model_bytes=vector_bytes(),
+        links=links,
+        nodes=None,
+        exchanges=["servers:1"] if links else [],
+        ranks=list(ranks.steps),
+        profile=profile,
+    )
+    # without a profile the server's own link has no limit, as the one of an emulated run
+    return found and (found if profile else replace(found, link=Link()))
+
+
+def predicted(
+    ranks: MeasuredRanks, setting: Setting, profile: str | None
+) -> tuple[float, list[str]]:
     """Return the samples per second, and of which measured worker each one is a copy."""
-    if setting.slow_links:
-        own = dict.fromkeys(setting.slow_links, Link(**SLOW_LINK))
-        exchange = Exchange(vector_bytes(), Link(), of_ranks=own)
-        ranks = MeasuredRanks(ranks.steps, ranks.batch_size, ranks.steps_each, exchange)
+    ranks = replace(ranks, exchange=exchange(setting, ranks, profile))
     ranks = ranks.resized(setting.workers)
     likes = [rank.partition(" ")[0] for rank in ranks.steps]
     candidate = Candidate(ParadigmChoice.model_validate(setting.choice))
@@ -149,18 +182,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, help="a folder for the records")
     output = parser.parse_args().runs
-    ranks = measured(output)
+    ranks, costs = measured(output), calibrated(output)
     with TABLE.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
         for setting in settings():
-            rate, likes = predicted(ranks, setting)
+            alone, likes = predicted(ranks, setting, None)
+            with_calls, _ = predicted(ranks, setting, costs)
             real = described(setting, likes, output)
             virtual = throughput(real | {"engine": "virtual", "timing": "only"})
             ray = throughput(real)
             label = ParadigmChoice.model_validate(_named(setting.paradigm)).label
             beyond = setting.workers > len(ranks.steps)
-            row = [setting.varied, label, setting.words, rate, virtual, ray]
+            row = [setting.varied, label, setting.words, alone, with_calls, virtual, ray]
             writer.writerow([*(f"{x:.5g}" if isinstance(x, float) else x for x in row), beyond])
             file.flush()
 

@@ -1,7 +1,9 @@
 """Measure the link between a group's worker and the server, and the start of a worker.
 
 The runs have one worker, ASP, and a model that computes in no time. A latency here has the meaning
-of the virtual engine: half of an iteration's cost beside computing and the server's work.
+of the virtual engine: half of an iteration's cost beside computing and the server's work. For it
+the worker takes `STEP_S` for a step: calls that follow each other at once cost half as much as
+those of a training, between which cores rest.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ LARGE_BYTES = 4_000_000
 ITERATIONS = 300
 FEWEST = 12  # iterations
 LONGEST_S = 10.0  # all iterations together, unless there are only the `FEWEST`
+STEP_S = 0.02
 STARTS = 3
 CLASSES = 10
 WARM = 1 / 6  # the first pushes, left out: caches and the object store are cold
@@ -82,14 +85,14 @@ def links_of(
     large_bytes = max(vector_bytes, LARGE_BYTES)  # differences of smaller ones drown in noise
     # an object takes Ray longer than a message: the small vector travels as the model's does
     small_bytes = MESSAGE_BYTES if vector_bytes <= INLINE_BYTES else OBJECT_BYTES
-    small_s, large_s = (
-        _iteration_s(engine, experiment, group, size) - update_s(size, 1, Update())
-        for size in (small_bytes, large_bytes)
+    small_s, large_s, paced_s = (
+        _iteration_s(engine, experiment, group, size, step_s) - update_s(size, 1, Update())
+        for size, step_s in ((small_bytes, None), (large_bytes, None), (small_bytes, STEP_S))
     )
     if large_s <= small_s:
-        return Links(max(0.0, small_s / 2), None)
+        return Links(max(0.0, paced_s / 2), None)
     bandwidth = 2 * (large_bytes - small_bytes) / (large_s - small_s)
-    return Links(max(0.0, small_s / 2 - small_bytes / bandwidth), bandwidth)
+    return Links(max(0.0, paced_s / 2 - small_bytes / bandwidth), bandwidth)
 
 
 def start_s_of(engine: Engine, experiment: Experiment, group: WorkerGroup) -> float:
@@ -109,18 +112,24 @@ def start_s_of(engine: Engine, experiment: Experiment, group: WorkerGroup) -> fl
 
 
 def _iteration_s(
-    engine: Engine, experiment: Experiment, group: WorkerGroup, vector_bytes: int
+    engine: Engine,
+    experiment: Experiment,
+    group: WorkerGroup,
+    vector_bytes: int,
+    step_s: float | None,
 ) -> float:
     """Measure the median seconds of an iteration, from Release to Pushed, without computing."""
 
     def measured_s(iterations: int) -> float:
-        with run_of(engine, experiment, [(group, 1)], vector_bytes, iterations) as record:
+        with run_of(
+            engine, experiment, [(group, 1)], vector_bytes, iterations, step_s=step_s
+        ) as record:
             pushes = record.pushes
         between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
         return float(median(between[pushes.clock >= WARM * iterations]))
 
     between_s = measured_s(FEWEST)
-    more = int(min(ITERATIONS, LONGEST_S / max(between_s, 1e-9)))
+    more = int(min(ITERATIONS, LONGEST_S / max(between_s + (step_s or 0.0), 1e-9)))
     return between_s if more < 2 * FEWEST else measured_s(more)
 
 

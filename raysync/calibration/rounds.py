@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from statistics import median
 
-from raysync.calibration.links import MESSAGE_BYTES, Links, best_of, run_of
+from raysync.calibration.links import MESSAGE_BYTES, STEP_S, Links, best_of, run_of
 from raysync.calibration.updates import update_s
 from raysync.config import Experiment, Update, WorkerGroup
 from raysync.running.engines import Engine
 
 ROUNDS = 60
-WARM = 10  # first rounds, left out: connections and caches are cold
-STEP_S = 0.02
-"""The step of every worker: a sleep, so that a core has time for all."""
+WARM = 10  # first rounds, left out: connections are new
 
 
 def push_s_of(engine: Engine, experiment: Experiment, links: Mapping[str, Links]) -> float:

@@ -66,8 +66,10 @@ class Session:
         # a group with the bundles of `placement.feasible_plan`; None: one is created, and removed
         placement_group: PlacementGroup | None = None,
         fork_server: ForkServer | None = None,  # started early for a private cluster
+        least_cpus: float = 0.0,  # of a private cluster, if a later run needs more than the first
     ) -> None:
         self._notify = notify
+        self._least_cpus = least_cpus
         self._connection = Connection(notify, address, fork_server)
         self._placement_group = placement_group
         # `server-0`, `evaluator` or a worker's slot -> the place of that actor in the latest run
@@ -102,7 +104,8 @@ class Session:
         if checkpoint is not None:
             check_restorable(checkpoint, paradigm)
         spec = spec_of(training, paradigm, labels)
-        self._connection.open(spec.experiment.cluster, cpus(spec.experiment))
+        needed = max(self._least_cpus, cpus(spec.experiment))
+        self._connection.open(spec.experiment.cluster, needed)
         actor_group, begun = self._begin_with_restarts(training, spec, checkpoint)
         actor_group.is_reusable = False  # until this run has ended well
         ended, lost, has_begun = None, False, False

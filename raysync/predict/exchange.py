@@ -155,8 +155,8 @@ def exchange_of(
             f"{'--link' if links else '--profile'}: needs the size of a gradient, which the sources"
             " do not have; add --model-bytes 98MB."
         )
-    common, of_ranks = None if links or network is None else network.link, {}
-    latency_s = network.link.latency_s if links and network is not None else 0.0
+    common, of_ranks = None if network is None else network.link, {}
+    latency_s = 0.0 if common is None else common.latency_s
     for text in links:
         rank, equals, link = text.rpartition("=")
         if not equals:
@@ -177,7 +177,7 @@ def exchange_of(
         nodes=nodes,
         servers=servers,
         collectives=collectives,
-        calls={} if network is None else _calls_of(network, has_links=bool(links)),
+        calls={} if network is None else _calls_of(network, is_its_link=common is network.link),
     )
 
 
@@ -199,14 +199,14 @@ def _network_of(profile: str) -> Network:
     return network
 
 
-def _calls_of(network: Network, has_links: bool) -> dict[str, Any]:
+def _calls_of(network: Network, is_its_link: bool) -> dict[str, Any]:
     """Return what a profile says beside its link.
 
     Args:
-        has_links: whether the options have links, which replace that of the profile's server, too.
+        is_its_link: whether its link is used; another one is that of the server, too.
     """
     costs = {"push_s", "update_s", "update_bytes_per_s", "share_sigma", "pull_round_trips"}
-    return network.model_dump(include=costs if has_links else costs | {SERVER_LINK})
+    return network.model_dump(include=costs | {SERVER_LINK} if is_its_link else costs)
 
 
 def _servers_and_collectives(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -72,7 +72,7 @@ def engine_for(
     address: str | None = None,
     fork_server: ForkServer | None = None,
 ) -> Iterator[Engine]:
-    """Start the engine that an experiment names, for any number of runs.
+    """Start the engine that an experiment names, for any number of runs, none of them larger.
 
     `address` is the cluster to join where `cluster.address` is `auto`; None: a private one.
     """
@@ -81,7 +81,9 @@ def engine_for(
 
         yield VirtualEngine()
         return
-    from raysync.cluster.session import Session  # Ray is slow to import
+    from raysync.cluster.placement import cpus  # Ray is slow to import
+    from raysync.cluster.session import Session
 
-    with Session(notify, address, fork_server=fork_server) as session:
+    least = cpus(experiment)
+    with Session(notify, address, fork_server=fork_server, least_cpus=least) as session:
         yield session
