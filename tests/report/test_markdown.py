@@ -188,8 +188,6 @@ def test_a_trace_goes_into_the_run_s_folder(call, own_copy):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "nowhere:"),
-        (["."], "report"),
         (["RUNS", "--median"], "--median --format"),
         (["RUNS", "--format", "trace"], "--format trace: 6 them:"),
         (["RUNS", "--format", "md", "-o", "no/where.md"], "--output no/where.md:"),
@@ -212,8 +210,3 @@ def test_a_place_that_cannot_be_written_to(call, own_copy):
     code, _, err = call(own_copy)
     assert code == 2
     assert f"{own_copy}/report.html: cannot be written (Is a directory)." in err
-
-
-def test_nothing_named(call):
-    assert call()[0] == 2
-    assert call(".", "--format", "pdf")[0] == 2

@@ -1,7 +1,6 @@
 """What `raysync calibrate` measures is what the virtual engine means by it."""
 
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,7 +21,6 @@ from raysync.calibration import (
     step_times,
     updates,
 )
-from raysync.cli import calibrate_command, listing
 from raysync.cluster.actors.actor_spec import Place
 from raysync.errors import ConfigError, RunFailed
 from raysync.training.preparation import prepare
@@ -120,37 +118,38 @@ def test_the_latency_of_an_object_is_without_the_time_of_its_bytes(one_thread, m
     assert found.bandwidth_bytes_per_s == pytest.approx(BANDWIDTH, rel=0.1)
 
 
+def shared(engine, *workers, alone, **settings):
+    """What is found of the link that groups share, each of whose links alone is known."""
+    experiment = of_groups(*workers, **settings).experiment
+    return sharing.sharing_of(engine, experiment, alone, 4_000_000)
+
+
 @pytest.mark.parametrize(("rate", "sigma"), [(0.5, 0.0), (0.5, 0.4), (1.5, 0.2), (0.8, 1.0)])
 def test_a_link_that_workers_share_is_found_and_how_unequally(one_thread, monkeypatch, rate, sigma):
     monkeypatch.setattr(sharing, "ROUNDS", 60)
-    rate *= BANDWIDTH
-    engine = Known(server=rate, sigma=sigma, far=0.02)
-    names = [{"name": "near", "count": 3}, {"name": "far"}, {"name": "slow"}]
+    engine = Known(server=rate * BANDWIDTH, sigma=sigma, far=0.02)
     alone = {
         "near": Links(LATENCY_S, BANDWIDTH),
         "far": Links(LATENCY_S + 0.02, BANDWIDTH),
         "slow": Links(LATENCY_S, BANDWIDTH / 2),
     }
-    groups = of_groups(*names).experiment
-    found = sharing.sharing_of(engine, groups, alone, 4_000_000)
-    assert found.bytes_per_s == pytest.approx(rate, rel=0.05)
+    workers = {"name": "near", "count": 3}, {"name": "far"}, {"name": "slow"}
+    found = shared(engine, *workers, alone=alone)
+    assert found.bytes_per_s == pytest.approx(rate * BANDWIDTH, rel=0.05)
     assert found.sigma == pytest.approx(sigma, rel=0.3, abs=0.01)
 
 
 def test_a_server_beside_a_worker_shares_the_link_with_the_others(one_thread):
     alone = {name: Links(LATENCY_S, BANDWIDTH) for name in ("host", "other", "third")}
-    experiment = of_groups(
-        *({"name": name} for name in alone), cluster={"server_placement": "with-workers"}
-    ).experiment
-    found = sharing.sharing_of(Known(server=BANDWIDTH / 2), experiment, alone, 4_000_000)
+    workers, cluster = [{"name": name} for name in alone], {"server_placement": "with-workers"}
+    found = shared(Known(server=BANDWIDTH / 2), *workers, alone=alone, cluster=cluster)
     assert found.bytes_per_s == pytest.approx(BANDWIDTH / 2, rel=0.05)
 
 
-def test_a_link_with_enough_bandwidth_is_not_taken_for_a_shared_one(one_thread):
-    experiment = of_groups({"name": "near", "count": 4}).experiment
+@pytest.mark.parametrize("rate", [5 * BANDWIDTH, None])
+def test_a_link_with_enough_bandwidth_is_not_taken_for_a_shared_one(one_thread, rate):
     alone = {"near": Links(LATENCY_S, BANDWIDTH)}
-    assert sharing.sharing_of(Known(server=5 * BANDWIDTH), experiment, alone, 4_000_000) is None
-    assert sharing.sharing_of(Known(), experiment, alone, 4_000_000) is None
+    assert shared(Known(server=rate), {"name": "near", "count": 4}, alone=alone) is None
 
 
 @given(
@@ -257,19 +256,3 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
         update_s=1e-4,
         update_bytes_per_s=2e9,
     )
-
-
-@pytest.mark.parametrize(("path", "says"), [("here.txt", "yaml"), ("nowhere/here.yaml", "folder")])
-def test_a_profile_that_cannot_be_written_is_refused_before_anything_is_measured(
-    tmp_path, monkeypatch, path, says
-):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=naming(says)):
-        calibrate_command.calibrate(Path(path), None, [])
-
-
-def test_clusters_are_listed_with_their_workers(capsys):
-    listing.list_(listing.ListKind.clusters, measure=False)
-    shown = capsys.readouterr().out
-    assert all(name in shown for name in config.profiles())
-    assert "1 gtx1060 + 1" in shown

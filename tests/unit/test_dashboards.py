@@ -309,26 +309,6 @@ def test_what_is_no_prometheus_of_ours_is_answered_in_two_lines(call, serves, an
     assert len(err.strip().splitlines()) <= 2
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((), "DIR --check"),
-        (("--check", "--prometheus", "http://127.0.0.1:1"), "Connection refused"),
-        (("x", "--prometheus", "there:9090"), "--prometheus there:9090: http://HOST:PORT"),
-        (("/dev/null/x",), "/dev/null/x:"),
-    ],
-)
-def test_a_mistake_is_answered_in_two_lines_and_writes_nothing(
-    tmp_path, monkeypatch, call, arguments, says
-):
-    monkeypatch.chdir(tmp_path)
-    code, _, err = call(*arguments)
-    assert code == 2
-    assert tells(err, says)
-    assert len(err.strip().splitlines()) <= 2
-    assert not list(tmp_path.iterdir())
-
-
 @given(st.text(max_size=20))
 def test_any_text_is_an_address_or_a_mistake(text):
     for url in (text, f"http://{text}"):

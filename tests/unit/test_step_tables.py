@@ -265,9 +265,8 @@ def test_the_unit_is_that_of_the_title_or_of_the_user(tmp_path):
     ],
 )
 def test_what_is_wrong_with_the_columns_that_are_said(text, says):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=naming(f"--columns {text} {says}" if text else says)):
         parse_columns(text)
-    assert tells(str(raised.value), f"--columns {text} {says}" if text else says)
 
 
 def test_titles_with_commas_stand_in_quotation_marks():
@@ -363,15 +362,10 @@ def test_numbers_without_bounds_are_refused_with_their_line(tmp_path, cell):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
-def test_what_is_no_plain_file_or_no_table_is_a_mistake_of_the_user(tmp_path, suffix):
-    path = tmp_path / f"t{suffix}"
-    os.mkfifo(path)
-    with pytest.raises(ConfigError, match="t.csv|t.parquet"):
-        read_table(path)
-    path.unlink()
-    path.write_bytes(b"\0\1\2")
-    with pytest.raises(ValueError, match="t.csv|t.parquet"):
-        read_table(path)
+def test_a_pipe_does_not_hold_up(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"t{suffix}")
+    with pytest.raises(ConfigError, match=f"t{suffix}"):
+        read_table(tmp_path / f"t{suffix}")
 
 
 @pytest.mark.parametrize("text", ["a,b\n1,1e308\n1,1e308\n", "step,a\n0,1e308\n1,1e308\n"])

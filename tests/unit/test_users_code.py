@@ -52,16 +52,6 @@ def test_an_error_of_the_users_code_has_its_line(settings, tmp_path):
     assert len(text.splitlines()) <= 2
 
 
-def test_the_command_line_shows_no_traceback(tmp_path):
-    (tmp_path / "mine.py").write_text("def make():\n    return {}['x']\n")
-    (tmp_path / "mine.yaml").write_text("{engine: virtual, task: 'mine:make'}")
-    command = [sys.executable, "-m", "raysync", "run", "mine.yaml"]
-    done = run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "mine.py:2" in done.stderr + done.stdout
-    assert "Traceback" not in done.stderr + done.stdout
-
-
 class Late(Cut):
     """It fails in the middle of a run."""
 

@@ -529,44 +529,6 @@ def test_without_bsp_nothing_is_compared_with_it(table):
     assert "× bsp" not in [column.heading for column in report.paradigm_table(answer).columns]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["nowhere.csv"], "nowhere.csv:"),
-        (["notes.txt"], "notes.txt:"),
-        (["steps.csv", "steps.csv"], "steps.csv: another table"),
-        (["."], "folder tables"),
-        (["steps.csv", "--columns", "worker"], "--columns worker:"),
-        (["bad.csv"], "bad.csv: line 3: 'b': -1 0"),
-        (["short.csv"], "short.csv: line 3: 'b':"),
-        (["steps.csv", "--paradigm", "spp"], "'spp' 'ssp'"),
-        (["steps.csv", "--paradigm", "[ssp]"], "{name: ssp staleness: 3}"),
-        (["steps.csv", "--paradigm", "{name: ssp, s: 3}"], "unknown parameter 's'"),
-        (["steps.csv", "--paradigm", "asp", "--paradigm", "asp"], "asp:"),
-        (["steps.csv", "--paradigm", "{name: k-sync, k: 9}"], "k: 9 workers 4 1 4"),
-        (["steps.csv", "--paradigm", "decoupled"], "model stages"),
-        (["steps.csv", "-o", "x.pdf"], "--output x.pdf:"),
-        (["steps.csv", "-o", "no/x.md"], "--output no/x.md:"),
-        (["steps.csv", "--price-per-hour", "inf"], "finite number"),
-        (["steps.csv", "--link", "1gbit"], "--link: --model-bytes"),
-        (["steps.csv", "--model-bytes", "98"], "--model-bytes: '98' unit"),
-        (["steps.csv", "--model", "mlp", "--link", "1gbit"], "--model mlp: torchvision:NAME"),
-        (["steps.csv", "--curve", "link=1gbit..2gbit"], "--curve link: --model-bytes --link"),
-        (["steps.csv", "--curve", "batch=1..64"], "--curve batch: --batch-size"),
-        (["steps.csv", "--curve", "workers=64"], "--curve workers=64: workers=1..64"),
-        (["steps.csv", "--batch-size", "0"], "--batch-size"),
-        ([], "Missing argument"),
-    ],
-)
-def test_mistakes_are_named_and_the_status_is_2(call, table, tmp_path, arguments, says):
-    (tmp_path / "notes.txt").write_text("1 2 3")
-    (tmp_path / "bad.csv").write_text("a,b\n1,2\n2,-1\n")
-    (tmp_path / "short.csv").write_text("a,b\n1,2\n2,\n")
-    code, out, err = call("whatif", *arguments)
-    assert (code, out) == (2, "")
-    assert tells(re.sub(r"\s*│\s*", " ", err), says)
-
-
 def test_ray_is_not_imported(table):
     script = (
         "import sys; from raysync import cli\n"
