@@ -373,7 +373,7 @@ def test_a_text_that_repeats_is_learned_nearly_by_heart(tmp_path):
             "engine": "virtual",
             "output": str(tmp_path),
             "model": {"name": "char-lm", "width": 32},
-            "data": {"name": "text", "file": str(tmp_path / "t"), "context": 16},
+            "data": {"name": "text", "parameters": {"file": str(tmp_path / "t"), "context": 16}},
             "workers": [{"step_s": 1}],
             "workload": {"samples": 40 * 8},
             "batch_size": 8,

@@ -127,9 +127,7 @@ def test_groups_take_the_columns_that_are_called_after_their_workers(tmp_path):
 
 def test_other_numbers_of_workers_are_refused_by_name(tmp_path):
     table(tmp_path, WIDE)
-    with pytest.raises(
-        ConfigError, match=naming("t.csv 2 'gpu' 3 count: 2 group's workers: gpu-0")
-    ):
+    with pytest.raises(ConfigError, match=naming("t.csv 2 'gpu' 3 count: 2 gpu-0")):
         experiment(tmp_path, "[{name: gpu, count: 3, trace: t.csv}]")
 
 

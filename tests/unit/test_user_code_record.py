@@ -9,6 +9,7 @@ import pytest
 
 import raysync
 from raysync.record.user_code import user_code
+from tests.builders.tasks import Cut
 
 FILES = {
     "shop/__init__.py": "",
@@ -102,8 +103,6 @@ def test_without_git_there_is_no_commit(project, monkeypatch):
 
 
 def test_a_record_has_it_for_names_and_for_objects(tmp_path):
-    from tests.builders.tasks import Cut
-
     settings = {"engine": "virtual", "workload": {"samples": 8}, "batch_size": 4}
     settings["output"] = str(tmp_path)
     named = raysync.run(settings | {"task": "tests.builders.tasks:Cut"}).environment["user_code"]
@@ -114,17 +113,16 @@ def test_a_record_has_it_for_names_and_for_objects(tmp_path):
 
 
 def test_a_task_of_a_script_is_its_file(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
+    (tmp_path / "script.py").write_text(
         "import raysync, helper\nfrom tests.builders.tasks import Cut\nclass Mine(Cut): pass\n"
         "record = raysync.run({'engine': 'virtual', 'workload': {'samples': 8}, 'batch_size': 4},"
         " task=Mine())\nprint(*record.environment['user_code']['files'])\n"
     )
     (tmp_path / "helper.py").write_text("")
-    command = [sys.executable, str(script)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    files = subprocess.check_output(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        text=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert {"script.py", "helper.py"} <= set(done.stdout.split())
+    assert {"script.py", "helper.py"} <= set(files.split())

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import raysync
 from raysync import config
-from raysync.cli import watch
+from raysync.cli import progress_lines, watch
 from raysync.cli.console import VisibleConsole
 from raysync.cli.run_view import RunView
 from raysync.cli.watch import QUIET_S, Watcher, newest
@@ -220,7 +220,7 @@ def test_waits_under_way_and_staleness_by_hand():
 def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
     left = Left(at=4.5, worker="b-0#1")
     lines = lines_of("ssp", 69, [left], (FAST, SLOW, "b-0#1"), staleness=0)
-    status = standing_of(lines)
+    status = standing_of(lines, workload=10**6)
     assert "left" in [news.kind for news in status.events]
     assert [each for each in told(lines) if each in status.events] == status.events
     assert len(status.events) <= RARE + FREQUENT
@@ -228,9 +228,10 @@ def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
 
 def test_of_what_is_frequent_the_latest_of_each_kind_and_worker_is_kept():
     workers = [f"w-{number}#1" for number in [*range(FREQUENT), 0, FREQUENT]]
+    others = joins(*(f"x-{number}#1" for number in range(len(workers))))
+    holds = [(Hold(worker, "slow"),) for worker in workers]
     joined = [Entry(event, ()) for event in joins(*dict.fromkeys(workers))]
-    late = Pushed(at=1.0, worker=FAST, clock=0, base=0, samples=1, busy_s=1.0)
-    status = standing_of([*joined, *(Entry(late, (Hold(one, "slow"),)) for one in workers)])
+    status = standing_of([*joined, *map(Entry, others, holds)])
     assert [news.worker for news in status.events] == workers[2:]
 
 
@@ -305,8 +306,9 @@ def test_a_finished_run_is_shown_once(record, monkeypatch, snapshot):
     )
 
 
-def test_a_run_is_followed_to_its_end(record, snapshot):
+def test_a_run_is_followed_to_its_end(record, monkeypatch, snapshot):
     """On a terminal and without one; what waits between two looks is where the run goes on here."""
+    monkeypatch.setattr(progress_lines, "SHOW_EVERY_S", 1e9)  # the machine may be slow
     for terminal in (True, False):
         writer = record(f"run-{terminal}", lines=lines_of("ssp", 4))
         rest = iter(
