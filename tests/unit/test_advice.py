@@ -14,7 +14,6 @@ from raysync import config
 from raysync.cli import advise_command
 from raysync.config import Link, ParadigmChoice
 from raysync.errors import ConfigError
-from raysync.predict import report
 from raysync.predict.advise import PlannedTraining, advise, finalists
 from raysync.predict.candidates import Candidate
 from raysync.predict.exchange import Exchange
@@ -72,18 +71,6 @@ def test_without_a_barrier_rates_add_up():
     assert second.wait_fraction.value == pytest.approx(150 / 600)
     assert first.staleness_mean.value > 0
     assert (first.update_samples, second.update_samples) == (30, 60)
-
-
-@pytest.mark.parametrize(("factor", "is_alone"), [(2, False), (20, True)])
-def test_what_one_worker_does_nearly_alone_is_said(factor, is_alone):
-    """Of 300 pushes under ASP the other one makes 300 / (1 + factor)."""
-    workers = [{"name": "fast", "step_s": 1}, {"name": "slow", "step_s": factor}]
-    answer = advised(BSP, ASP, settings=TIMED | {"workers": workers})
-    first = answer.comparison.by_rate[0]
-    assert first.label == "asp"
-    count = first.applied["fast-0"]
-    assert count == pytest.approx(300 * factor / (factor + 1), abs=1)
-    assert tells(" ".join(report.sentences(answer)), f"asp fast-0 {count} 300") == is_alone
 
 
 def test_batches_suit_unequal_workers():

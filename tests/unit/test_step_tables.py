@@ -37,6 +37,7 @@ NAMED = [
     ["0", "1", "2"],
 ]
 PLACED = [["a", "b", "c"], ["fast", "slow", "slower"], ["x.example.org", "y.example.org", "z"]]
+LOSSES = ("loss", "train_loss", "Loss 0", "train/loss")
 WRITERS = {".csv": ",", ".CSV": ",", ".tsv": "\t", ".csv.gz": ";", ".CSV.GZ": ",", ".parquet": ""}
 
 
@@ -79,7 +80,7 @@ def extras(expected, first):
         "total": expected.sum(axis=1).tolist(),
         "max": expected.max(axis=1).tolist(),
         "elapsed": expected.max(axis=1).cumsum().tolist(),
-        "loss": [1 / (1 + row) for row in range(rows)],
+        **{name: [1 / (1 + row) for row in range(rows)] for name in LOSSES},
         "batch_size": [32 + row % 2 for row in range(rows)],
     }
 
@@ -228,18 +229,6 @@ def test_a_pattern_names_the_columns_of_ranks(tmp_path):
     assert read_table(path, parse_columns("worker=a (*,step=t")).steps == {"a": (0.5, 0.25)}
     table = read_table(path, parse_columns("worker=*,step=t,unit=s"))
     assert table.steps == {"a": (500, 250), "a [x]": (1.0, 2.0)}
-
-
-@pytest.mark.parametrize("loss", ["loss", "train_loss", "Loss 0", "train/loss"])
-@pytest.mark.parametrize("names", [*NAMED, *PLACED])
-def test_a_loss_is_no_rank(tmp_path, names, loss):
-    expected = steps()
-    ranks = {name: expected[:, number].tolist() for number, name in enumerate(names)}
-    path = write(tmp_path, {**ranks, loss: expected[:, 0].tolist()})
-    table = read_table(path, parse_columns("worker=*"))
-    assert table.left_out == (loss,)
-    check(table, names, expected)
-    assert read_table(path).steps == table.steps
 
 
 def test_the_unit_is_that_of_the_title_or_of_the_user(tmp_path):

@@ -25,7 +25,6 @@ from raysync.core.decisions import Drop, Hold, Note
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Remark, Report, encode, header
 from raysync.core.machine import Machine
-from raysync.core.metrics import PERPLEXITY
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record import storage
@@ -446,7 +445,7 @@ def test_the_picture_fits_itself_to_the_terminal(snapshot):
     assert "\n".join(line for lines in (low, narrow, wide) for line in lines) == snapshot
 
 
-def test_decoupled_runs_and_those_of_a_language_model(tmp_path):
+def test_a_decoupled_run_in_time_only(tmp_path):
     run = {
         "engine": "virtual",
         "timing": "only",
@@ -461,9 +460,6 @@ def test_decoupled_runs_and_those_of_a_language_model(tmp_path):
     assert "accuracy" not in text
     assert "gone" not in text, "who has no batch left is no loss"
     assert "s left" not in text, "a virtual second is nothing to wait for"
-    status = standing_of([*lines_of("asp", 2), SCORE])
-    status.measures.primary = PERPLEXITY
-    assert "perplexity  1.35" in " ".join(drawn(status, {}, 150))
 
 
 def test_the_newest_of_several(record, tmp_path):
