@@ -26,7 +26,6 @@ from tests.builders.files import write
 from tests.builders.messages import tells
 
 BSP, ASP = ParadigmChoice(name="bsp"), ParadigmChoice(name="asp")
-SSP0 = ParadigmChoice.model_validate({"name": "ssp", "staleness": 0})
 LOCAL = ParadigmChoice.model_validate({"name": "local", "paradigm": "bsp", "steps": 8})
 TIMED = {
     "engine": "virtual",

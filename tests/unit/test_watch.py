@@ -23,8 +23,7 @@ from raysync.cli.run_view import RunView
 from raysync.cli.watch import QUIET_S, Watcher, newest
 from raysync.core.decisions import Drop, Hold, Note
 from raysync.core.events import Joined, Left, Pushed
-from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Remark, Report, encode, header
-from raysync.core.machine import Machine
+from raysync.core.journal import Ended, Entry, Evaluation, Remark, Report, encode, header
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record import storage
@@ -37,37 +36,16 @@ from raysync.record.storage import clean
 from raysync.record.uploader import COPY_EVERY_S
 from raysync.record.writer import RecordWriter
 from raysync.testing.drive import SAMPLES
+from tests.builders.journals import FAST, SLOW, driven, journal
 from tests.builders.messages import Telling, tells
-from tests.builders.schedules import joins, simulate
+from tests.builders.schedules import joins
 
-FAST, SLOW = "fast-0#1", "slow-0#1"
-STEP_S = {FAST: 1.0, SLOW: 3.0}
-ELASTIC = {
-    "first": "bsp",
-    "then": "asp",
-    "fraction": 0.7,
-    "online": "elastic",
-    "window": 2,
-    "windows": 1,
-}
-SCORE = Evaluation(
-    mark=0.5, progress=0.5, version=1, at=2.0, metrics={"accuracy": 0.75, "loss": 0.3}
-)
-
-
-def driven(name, pushes, churn=(), workers=(FAST, SLOW), workload=None, **parameters):
-    """The machine, and its entries one by one."""
-    machine = Machine(make(name, **parameters), workload)
-    events = simulate(
-        machine, [*joins(*workers), *churn], lambda worker, _: STEP_S.get(worker, 1.0), pushes
-    )
-    for event, decisions in events:
-        report = {Left: Report(why="its actor died"), Pushed: Report(loss=0.5)}
-        yield machine, Entry(event, tuple(decisions), report.get(type(event), NO_REPORT))
+ELASTIC = {"then": "asp", "fraction": 0.7, "online": "elastic", "window": 2, "windows": 1}
+SCORE = Evaluation(0.5, 0.5, 1, 2.0, metrics={"accuracy": 0.75, "loss": 0.3})
 
 
 def lines_of(*arguments, **parameters):
-    return [entry for _, entry in driven(*arguments, **parameters)]
+    return journal(*arguments, loss=0.5, **parameters)
 
 
 def standing_of(lines, workload=20 * SAMPLES):

@@ -165,21 +165,19 @@ def test_a_file_that_is_cut_off_is_there_and_damaged(tmp_path, monkeypatch, kept
         (folder / f"{part}-images-idx3-ubyte").write_bytes(images)
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, 5) + bytes(5))
     assert datasets.load(Data(name="mnist", data_dir=tmp_path)).train_x.shape == (5, 1, 28, 28)
+    asked = []
 
-    def never(self):
-        raise AssertionError("what is there is not downloaded")
+    def offline(self):
+        asked.append(self)
+        raise RuntimeError("no network")
 
-    monkeypatch.setattr(import_module("torchvision.datasets").MNIST, "download", never)
+    monkeypatch.setattr(import_module("torchvision.datasets").MNIST, "download", offline)
     file = folder / "t10k-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:kept])
     with pytest.raises(ConfigError, match=naming("mnist: MNIST/raw")):
         datasets.load(Data(name="mnist", data_dir=tmp_path))
+    assert not asked, "what is there is not downloaded"
     file.unlink()
-    monkeypatch.setattr(import_module("torchvision.datasets").MNIST, "download", _offline)
     with pytest.raises(ConfigError, match=naming("MNIST/raw t10k-images-idx3-ubyte")):
         datasets.load(Data(name="mnist", data_dir=tmp_path))
     assert (folder / "train-images-idx3-ubyte").exists(), "what is there is left alone"
-
-
-def _offline(self):
-    raise RuntimeError("no network")
