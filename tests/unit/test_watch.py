@@ -285,7 +285,7 @@ def test_a_finished_run_is_shown_once(record, monkeypatch, snapshot):
 
 def test_a_run_is_followed_to_its_end(record, monkeypatch, snapshot):
     """On a terminal and without one; what waits between two looks is where the run goes on here."""
-    monkeypatch.setattr(progress_lines, "SHOW_EVERY_S", 1e9)  # the machine may be slow
+    monkeypatch.setattr(progress_lines, "SHOW_EVERY_S", 60)  # the machine may be slow
     for terminal in (True, False):
         writer = record(f"run-{terminal}", lines=lines_of("ssp", 4))
         rest = iter(
