@@ -160,7 +160,12 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES)
+QUICK = ("a task", "a paradigm inside", "callbacks")
+
+
+@pytest.mark.parametrize(
+    "place", [pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK)) for one in PLACES]
+)
 def test_a_planted_module_is_not_imported(engine, call, tmp_path, place):
     """Whatever a stranger's record writes for a name, and wherever; also modules of raysync's own
     words.

@@ -458,7 +458,7 @@ def test_the_page_and_the_markdown(call, table, tmp_path):
 
 def test_curves_are_in_each_face_of_the_answer(call, table, tmp_path):
     asked = ["--model-bytes", "1MB", "--link", "1gbit", "--curve", "workers=1..4"]
-    asked += ["--curve", "link=10mbit..100mbit", "--paradigm", "bsp", "--batch-size", "8"]
+    asked += ["--curve", "link=50mbit..100mbit", "--paradigm", "bsp", "--batch-size", "8"]
     code, out, _ = call("whatif", "steps.csv", *asked, "--json", "-o", "page.html")
     answer = json.loads(out)
     assert code == 0
@@ -520,7 +520,7 @@ def test_without_bsp_nothing_is_compared_with_it(table):
 def test_ray_is_not_imported(table):
     script = (
         "import sys; from raysync import cli\n"
-        "sys.argv = 'raysync whatif steps.csv --paradigm bsp -o page.html'.split()\n"
+        "sys.argv = 'raysync whatif steps.csv --processes 1 -o page.html'.split()\n"
         "try: cli.main()\n"
         "except SystemExit as ended: assert not ended.code\n"
         "print({'ray'} & set(sys.modules))"
