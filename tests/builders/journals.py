@@ -1,6 +1,6 @@
 """Journals of a machine that nothing but a clock drives."""
 
-from raysync.core.events import Pushed
+from raysync.core.events import Left, Pushed
 from raysync.core.journal import NO_REPORT, Entry, Report
 from raysync.core.machine import Machine
 from raysync.paradigms import make
@@ -9,14 +9,21 @@ from tests.builders.schedules import joins, simulate
 FAST, SLOW = "fast-0#1", "slow-0#1"
 
 
-def journal(name, pushes, slow_s=3.0, churn=(), workload=None, **parameters):
-    """Two workers that take 1 s and 3 s."""
+def driven(
+    name, pushes, churn=(), workers=(FAST, SLOW), workload=None, slow_s=3.0, loss=1.0, **parameters
+):
+    """The machine, and its entries one by one: the slow worker takes 3 s, others take 1 s."""
     machine = Machine(make(name, **parameters), workload)
-    step_s = {FAST: 1.0, SLOW: slow_s}
     events = simulate(
-        machine, [*joins(FAST, SLOW), *churn], lambda worker, _: step_s[worker], pushes
+        machine,
+        [*joins(*workers), *churn],
+        lambda worker, _: slow_s if worker == SLOW else 1.0,
+        pushes,
     )
-    return [
-        Entry(event, tuple(decisions), Report(loss=1.0) if isinstance(event, Pushed) else NO_REPORT)
-        for event, decisions in events
-    ]
+    reports = {Left: Report(why="its actor died"), Pushed: Report(loss=loss)}
+    for event, decisions in events:
+        yield machine, Entry(event, tuple(decisions), reports.get(type(event), NO_REPORT))
+
+
+def journal(*arguments, **parameters):
+    return [entry for _, entry in driven(*arguments, **parameters)]

@@ -142,8 +142,6 @@ def test_a_trace_goes_into_the_run_s_folder(report, own_record):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "nowhere:"),
-        (["."], "report"),
         (["RUNS", "--median"], "--median --format"),
         (["RUNS", "--format", "trace"], "--format trace: 6 them:"),
         (["RUNS", "--format", "md", "-o", "no/where.md"], "--output no/where.md:"),
@@ -166,8 +164,3 @@ def test_a_place_that_cannot_be_written_to(report, own_copy):
     code, _, err = report(own_copy)
     assert code == 2
     assert tells(err, f"{own_copy}/report.html: directory")
-
-
-def test_nothing_named(report):
-    assert report()[0] == 2
-    assert report(".", "--format", "pdf")[0] == 2

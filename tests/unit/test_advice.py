@@ -3,30 +3,29 @@ the command and its files.
 """
 
 import json
-import sys
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import pytest
 import yaml
 
-from raysync import cli, config
+from raysync import config
+from raysync.cli import advise_command
 from raysync.config import Link, ParadigmChoice
 from raysync.errors import ConfigError
-from raysync.predict import report
 from raysync.predict.advise import PlannedTraining, advise, finalists
 from raysync.predict.candidates import Candidate
-from raysync.predict.compared_candidates import Prediction
 from raysync.predict.exchange import Exchange
 from raysync.predict.intervals import Interval
 from raysync.predict.remedies import growth
 from raysync.predict.setting import Setting
 from raysync.predict.step_times.rank_step_times import RankStepTimes
 from raysync.training.preparation import prepare
+from tests.builders.files import write
 from tests.builders.messages import tells
 
 BSP, ASP = ParadigmChoice(name="bsp"), ParadigmChoice(name="asp")
-SSP0 = ParadigmChoice.model_validate({"name": "ssp", "staleness": 0})
 LOCAL = ParadigmChoice.model_validate({"name": "local", "paradigm": "bsp", "steps": 8})
 TIMED = {
     "engine": "virtual",
@@ -73,18 +72,6 @@ def test_without_a_barrier_rates_add_up():
     assert (first.update_samples, second.update_samples) == (30, 60)
 
 
-@pytest.mark.parametrize(("factor", "is_alone"), [(2, False), (20, True)])
-def test_what_one_worker_does_nearly_alone_is_said(factor, is_alone):
-    """Of 300 pushes under ASP the other one makes 300 / (1 + factor)."""
-    workers = [{"name": "fast", "step_s": 1}, {"name": "slow", "step_s": factor}]
-    answer = advised(BSP, ASP, settings=TIMED | {"workers": workers})
-    first = answer.comparison.by_rate[0]
-    assert first.label == "asp"
-    count = first.applied["fast-0"]
-    assert count == pytest.approx(300 * factor / (factor + 1), abs=1)
-    assert tells(" ".join(report.sentences(answer)), f"asp fast-0 {count} 300") == is_alone
-
-
 def test_batches_suit_unequal_workers():
     """The fast one has twice the samples: 60 = 40 + 20, and a round takes 4/3 s in place of 2, but
     for the first one.
@@ -101,11 +88,10 @@ def test_a_long_run_is_timed_in_part_and_its_hours_are_of_the_whole():
         for count in (500, 50_000)
     )
     for one, other in zip(short.comparison.predictions, long.comparison.predictions, strict=True):
+        hours, rate = one.lost_worker_hours.value, one.samples_per_s.value
         assert other.seconds == pytest.approx(100 * one.seconds, rel=0.01)
-        assert other.lost_worker_hours.value == pytest.approx(
-            100 * one.lost_worker_hours.value, rel=0.01
-        )
-        assert other.samples_per_s.value == pytest.approx(one.samples_per_s.value, rel=0.01)
+        assert other.lost_worker_hours.value == pytest.approx(100 * hours, rel=0.01)
+        assert other.samples_per_s.value == pytest.approx(rate, rel=0.01)
 
 
 def test_servers_are_tried_only_where_they_take_time():
@@ -136,9 +122,8 @@ def test_an_exchange_is_tried_and_all_else_has_its_links():
 
 def test_bandwidth_and_servers():
     network = {"link": {"bandwidth_bytes_per_s": 1e4}, "server_bandwidth_bytes_per_s": 1e4}
-    setting = planned(
-        network=network, workers=[{"name": "gpu", "count": 2, "step_s": 0.001}]
-    ).setting(candidate())
+    workers = [{"name": "gpu", "count": 2, "step_s": 0.001}]
+    setting = planned(network=network, workers=workers).setting(candidate())
     changes = {name: changed.seconds() for name, changed in growth(setting)}
     now = setting.seconds()
     assert now / changes["with twice the bandwidth"] == pytest.approx(2, rel=0.01)
@@ -151,11 +136,9 @@ def test_measured_step_times_take_the_place_of_those_of_the_file():
     traced = advised(BSP, steps=steps)
     assert traced.comparison.predictions[0].seconds == 150 * 8
     assert traced.sweep["workers"][0]["trace"] == [[2.0, 2.0]]
-    described = TIMED | {
-        "workers": [{"name": "gpu", "count": 2, "per_sample_s": 0.01, "fixed_s": 0.1}]
-    }
+    workers = [{"name": "gpu", "count": 2, "per_sample_s": 0.01, "fixed_s": 0.1}]
     steps = RankStepTimes("a test", {"gpu-0": (0.8, 0.8), "gpu-1": (0.8, 0.8)})
-    scaled = advised(BSP, settings=described, steps=steps)
+    scaled = advised(BSP, settings=TIMED | {"workers": workers}, steps=steps)
     assert scaled.comparison.predictions[0].seconds == pytest.approx(150 * 0.8)
 
 
@@ -168,26 +151,19 @@ def test_a_setting_without_a_step_of_its_own_is_that_of_the_run():
 # ---- who is worth training ----
 
 
+@cache
+def some_prediction():
+    return advised(BSP).comparison.predictions[0]
+
+
 def predicted(name, seconds, staleness, samples=128.0, **parameters):
-    rate = Interval(1000.0 / seconds)
-    nothing = Interval(0.0)
-    return Prediction(
+    return replace(
+        some_prediction(),
         candidate=candidate(name, **parameters),
         seconds=seconds,
-        samples_per_s=rate,
-        computing_fraction=1.0,
-        wait_fraction=nothing,
         staleness_mean=Interval(staleness),
         staleness_max=round(staleness),
-        lead_mean=0.0,
-        lead_max=0,
         update_samples=samples,
-        dropped=0,
-        lost_worker_hours=nothing,
-        worker_hours=1.0,
-        waiting={},
-        applied={},
-        shares={},
     )
 
 
@@ -251,11 +227,8 @@ def test_the_sweep_trains_each_paradigm_with_three_rates_on_paired_seeds():
         assert config.row_of(written, choice).trains
     assert answer.sweep["data"]["validation_samples"] == 60
     assert answer.sweep["workload"] == {"samples": 1200}
-    assert advised(BSP, settings=LEARNING | {"seeds": [3, 1]}).sweep["sweep"]["grid"]["seed"] == [
-        3,
-        1,
-        4,
-    ]
+    of_two = advised(BSP, settings=LEARNING | {"seeds": [3, 1]})
+    assert of_two.sweep["sweep"]["grid"]["seed"] == [3, 1, 4]
 
 
 def test_smaller_pushes_are_tried_where_they_save_time():
@@ -273,18 +246,10 @@ def test_smaller_pushes_are_tried_where_they_save_time():
 def test_an_experiment_with_local_steps_keeps_them():
     settings = LEARNING | {"local": {"lr": 0.2, "steps": 4}, "update": {"lr": 0.5}}
     answer = advised(BSP, settings=settings)
-    assert [row["set"] for row in rows_of(answer)] == [
-        {"local.lr": 0.1},
-        {"local.lr": 0.2},
-        {"local.lr": 0.4},
-    ]
-    assert "local" not in {
-        one.candidate.choice.name for one in advised(settings=settings).comparison.predictions
-    }
-
-
-def test_in_time_only_there_is_one_row_a_paradigm():
-    assert rows_of(advised(BSP, ASP)) == ["bsp", "asp"]
+    rates = [row["set"] for row in rows_of(answer)]
+    assert rates == [{"local.lr": rate} for rate in (0.1, 0.2, 0.4)]
+    every = advised(settings=settings).comparison.predictions
+    assert "local" not in {one.candidate.choice.name for one in every}
 
 
 def test_on_ray_the_sweep_has_the_workers_of_the_file():
@@ -321,88 +286,36 @@ def test_only_bsp_is_what_plain_data_parallel_training_does(choice, synchronous)
 
 
 @pytest.fixture
-def call(monkeypatch, capsys, tmp_path):
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments, **settings):
-        (tmp_path / "file.yaml").write_text(yaml.safe_dump(TIMED | settings))
-        monkeypatch.setattr(sys, "argv", ["raysync", "advise", "file.yaml", *arguments])
-        try:
-            cli.main()
-            code = 0
-        except SystemExit as exit:
-            code = exit.code or 0
-        return code, *capsys.readouterr()
-
-    return call
+def advise_file(call, tmp_path):
+    write(tmp_path / "file.yaml", yaml.safe_dump(TIMED))
+    return lambda *arguments: call("advise", "file.yaml", *arguments)
 
 
-def test_the_command_answers_and_writes_a_sweep(call, tmp_path):
+def test_the_command_answers_and_writes_a_sweep(advise_file, tmp_path):
     options = ["--processes", "1", "--paradigm", "bsp", "--paradigm", "asp", "--seeds", "2"]
-    code, out, _ = call(*options)
+    code, out, _ = advise_file(*options)
     assert code == 0
     assert tells(out, "asp")
     assert tells(out, "advice/advised-sweep.yaml")
     sweep = config.load(tmp_path / "advice" / "advised-sweep.yaml")
     assert (sweep.paradigm.name, sweep.sweep.grid["paradigm"]) == ("asp", ("bsp", "asp"))
     assert (tmp_path / "advice" / "advice.html").is_file()
-    code, out, _ = call(*options[:4], "--json", "-o", "elsewhere")
+    code, out, _ = advise_file(*options[:4], "--json", "-o", "elsewhere")
     answer = json.loads(out)
     assert (answer["finalists"], answer["trials"]) == (["bsp"], 3)
     assert answer["paradigms"][0]["seconds"] == 300
 
 
-def test_train_runs_the_file_that_was_written(call, tmp_path, monkeypatch):
+def test_train_runs_the_file_that_was_written(advise_file, monkeypatch):
     """With its budget, and as `raysync sweep` would."""
-    from raysync.cli import advise_command
-
     seen = []
-    monkeypatch.setattr(
-        advise_command, "sweep", lambda file, **options: seen.append((file, options))
-    )
-    assert call("--paradigm", "bsp", "--train", "--budget-minutes", "2", "--seeds", "1")[0] == 0
+
+    def run(file, **options):
+        seen.append((file, options))
+
+    monkeypatch.setattr(advise_command, "sweep", run)
+    options = ["--paradigm", "bsp", "--train", "--budget-minutes", "2", "--seeds", "1"]
+    assert advise_file(*options)[0] == 0
     [(file, options)] = seen
     assert file == Path("advice/advised-sweep.yaml")
     assert config.load(file, options["settings"]).sweep.time_budget_s == 120
-
-
-WRONG = {
-    "no time": (["--train", "--budget-minutes", "0"], {}, "--budget-minutes 0: it must be above 0"),
-    "nan": (["--train", "--budget-minutes", "nan"], {}, "--budget-minutes nan: it must be above 0"),
-    "a budget of nothing": (["--budget-minutes", "3"], {}, "--train"),
-    "two answers": (["--train", "--json"], {}, "--json"),
-    "no seed": (["--seeds", "0"], {}, "--seeds"),
-    "a typo": (["--paradigm", "bps"], {}, "bsp"),
-    "a file": (["-o", "file.yaml"], {}, "it is a file; name a folder"),
-    "no steps": (["--steps", "none.csv"], {}, "none.csv: there is no such file"),
-    "columns of nothing": (["--columns", "unit=ms"], {}, "--steps"),
-    "memory": ([], {"workers": [{"max_batch": 0}]}, "max_batch"),
-    "little memory": ([], {"workers": [{"max_batch": 8}]}, "can hold"),
-    "a small batch": (
-        [],
-        {"batch_size": 1, "workers": [{"devices_per_worker": 2}]},
-        "1 samples cannot be shared by the 2 devices",
-    ),
-    "worse": (
-        [],
-        {"timing": "with-gradients", "target": {"metric": "acuracy", "at_least": 0.5}},
-        "accuracy",
-    ),
-}
-
-
-@pytest.mark.parametrize(("options", "settings", "message"), WRONG.values(), ids=WRONG.keys())
-def test_mistakes_are_explained(call, options, settings, message):
-    code, _, err = call(*options, **settings)
-    assert (code, "Traceback" in err) == (2, False)
-    assert message in err
-
-
-def test_steps_of_other_workers_are_refused(call, tmp_path):
-    (tmp_path / "steps.csv").write_text("a,b,c\n1,2,3\n")
-    code, _, err = call("--steps", "steps.csv")
-    assert code == 2
-    assert tells(err, "3 experiment 2")
-    (tmp_path / "steps.csv").write_text("gpu a,gpu b,other\n1,2,3\n")
-    code, _, err = call("--steps", "steps.csv", "--columns", "worker=*a")
-    assert (code, tells(err, "1 ranks experiment 2")) == (2, True)

@@ -252,23 +252,6 @@ def test_what_is_no_prometheus_of_ours_is_answered_in_two_lines(call, serves, an
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        ((), "DIR --check"),
-        (("--check", "--prometheus", "http://127.0.0.1:1"), "Connection refused"),
-        (("x", "--prometheus", "there:9090"), "--prometheus there:9090:"),
-        (("/dev/null/x",), "/dev/null/x:"),
-    ],
-)
-def test_a_mistake_is_answered_in_two_lines_and_writes_nothing(tmp_path, call, arguments, says):
-    code, _, err = call("dashboards", *arguments)
-    assert code == 2
-    assert tells(err, says)
-    assert len(err.strip().splitlines()) <= 2
-    assert not list(tmp_path.iterdir())
-
-
-@pytest.mark.parametrize(
     "url",
     ["", "x", "there:9090", "ftp://there", "http://", "http://[::1", "http://a:b", "http://a:0"],
 )

@@ -37,6 +37,7 @@ NAMED = [
     ["0", "1", "2"],
 ]
 PLACED = [["a", "b", "c"], ["fast", "slow", "slower"], ["x.example.org", "y.example.org", "z"]]
+LOSSES = ("loss", "train_loss", "Loss 0", "train/loss")
 WRITERS = {".csv": ",", ".CSV": ",", ".tsv": "\t", ".csv.gz": ";", ".CSV.GZ": ",", ".parquet": ""}
 
 
@@ -79,7 +80,7 @@ def extras(expected, first):
         "total": expected.sum(axis=1).tolist(),
         "max": expected.max(axis=1).tolist(),
         "elapsed": expected.max(axis=1).cumsum().tolist(),
-        "loss": [1 / (1 + row) for row in range(rows)],
+        **{name: [1 / (1 + row) for row in range(rows)] for name in LOSSES},
         "batch_size": [32 + row % 2 for row in range(rows)],
     }
 
@@ -230,18 +231,6 @@ def test_a_pattern_names_the_columns_of_ranks(tmp_path):
     assert table.steps == {"a": (500, 250), "a [x]": (1.0, 2.0)}
 
 
-@pytest.mark.parametrize("loss", ["loss", "train_loss", "Loss 0", "train/loss"])
-@pytest.mark.parametrize("names", [*NAMED, *PLACED])
-def test_a_loss_is_no_rank(tmp_path, names, loss):
-    expected = steps()
-    ranks = {name: expected[:, number].tolist() for number, name in enumerate(names)}
-    path = write(tmp_path, {**ranks, loss: expected[:, 0].tolist()})
-    table = read_table(path, parse_columns("worker=*"))
-    assert table.left_out == (loss,)
-    check(table, names, expected)
-    assert read_table(path).steps == table.steps
-
-
 def test_the_unit_is_that_of_the_title_or_of_the_user(tmp_path):
     path = write(tmp_path, {"rank0": [500, 250]})
     assert read_table(path).steps == {"rank0": (500, 250)}
@@ -265,9 +254,8 @@ def test_the_unit_is_that_of_the_title_or_of_the_user(tmp_path):
     ],
 )
 def test_what_is_wrong_with_the_columns_that_are_said(text, says):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=naming(f"--columns {text} {says}" if text else says)):
         parse_columns(text)
-    assert tells(str(raised.value), f"--columns {text} {says}" if text else says)
 
 
 def test_titles_with_commas_stand_in_quotation_marks():
@@ -363,15 +351,10 @@ def test_numbers_without_bounds_are_refused_with_their_line(tmp_path, cell):
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".csv.gz", ".parquet"])
-def test_what_is_no_plain_file_or_no_table_is_a_mistake_of_the_user(tmp_path, suffix):
-    path = tmp_path / f"t{suffix}"
-    os.mkfifo(path)
-    with pytest.raises(ConfigError, match="t.csv|t.parquet"):
-        read_table(path)
-    path.unlink()
-    path.write_bytes(b"\0\1\2")
-    with pytest.raises(ValueError, match="t.csv|t.parquet"):
-        read_table(path)
+def test_a_pipe_does_not_hold_up(tmp_path, suffix):
+    os.mkfifo(tmp_path / f"t{suffix}")
+    with pytest.raises(ConfigError, match=f"t{suffix}"):
+        read_table(tmp_path / f"t{suffix}")
 
 
 @pytest.mark.parametrize("text", ["a,b\n1,1e308\n1,1e308\n", "step,a\n0,1e308\n1,1e308\n"])

@@ -3,15 +3,15 @@ pretended.
 """
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
-from raysync import cli, config
+from raysync import config
 from raysync.record.sweeps import FILE, RECORDS, TrialNote, write_note
 from raysync.tuning import switch_trials
+from tests.builders.files import write
 from tests.builders.messages import tells
 
 FILE_TEXT = """
@@ -56,15 +56,11 @@ class Pretended:
             return
         record = folder / RECORDS / name / "20260101-120000-sync-switch-0000"
         record.mkdir(exist_ok=True)
-        accuracy = (
-            None
-            if status == "diverged"
-            else 0.9 - (0.02 if fraction < 0.25 else 0.0) + 0.001 * seed
-        )
+        accuracy = 0.9 - (0.02 if fraction < 0.25 else 0.0) + 0.001 * seed
         summary = {
             "status": status,
             "error": "",
-            "final_accuracy": accuracy,
+            "final_accuracy": None if status == "diverged" else accuracy,
             "converged_accuracy": None,
             "seconds": 100 * fraction + 10,
             "samples": 1,
@@ -86,21 +82,16 @@ def pretended(monkeypatch):
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
+def search(call, monkeypatch):
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
     monkeypatch.setenv("COLUMNS", "200")
 
-    def call(*arguments, text=FILE_TEXT):
-        Path("x.yaml").write_text(text)
-        monkeypatch.setattr(sys, "argv", ["raysync", "switch-search", "x.yaml", *arguments])
-        with pytest.raises(SystemExit) as ended:
-            cli.main()
-        out, err = capsys.readouterr()
-        return ended.value.code or 0, out, err
+    def search(*settings, recurring=False):
+        write(Path("x.yaml"), FILE_TEXT)
+        options = ["--recurring"] * recurring + [f"--set={setting}" for setting in settings]
+        return call("switch-search", "x.yaml", *options)
 
-    return call
+    return search
 
 
 FIRST, HALF, QUARTER, EIGHTH = (
@@ -114,8 +105,8 @@ def result():
     return folder, json.loads((folder / "search.json").read_text())
 
 
-def test_the_command(call, pretended):
-    code, out, err = call()
+def test_the_command(search, pretended):
+    code, out, err = search()
     assert code == 0, err
     assert pretended.asked == ALL
     folder, found = result()
@@ -138,26 +129,26 @@ def test_the_command(call, pretended):
 
 @pytest.mark.parametrize("last", [0, 1, 4, 7])
 @pytest.mark.parametrize("output", ["runs", "/runs"])
-def test_a_second_call_goes_on_where_the_first_was_stopped(call, pretended, tmp_path, last, output):
-    where = ("--set", f"output={tmp_path}/runs" if output == "/runs" else "output=runs")
+def test_a_second_call_goes_on_where_the_first_was_stopped(
+    search, pretended, tmp_path, last, output
+):
+    where = f"output={tmp_path}/runs" if output == "/runs" else "output=runs"
     pretended.last = last
-    code, _, err = call(*where)
+    code, _, err = search(where)
     assert (code, pretended.asked) == (130, ALL[:last])
     assert tells(err, "command")
     pretended.last = 10**9
-    code, out, err = call(*where)
+    code, out, err = search(where)
     assert (code, pretended.asked) == (0, ALL), "nothing twice"
     assert tells(err, "search")
     assert result()[1]["fraction"] == 0.25
-    assert call(*where)[:2] == (0, out)
+    assert search(where)[:2] == (0, out)
     assert pretended.asked == ALL
 
 
-def test_another_threshold_takes_the_trainings_that_are_there(call, pretended):
-    call()
-    code, _, err = call(
-        "--set", "switch_search.threshold=0", "--set", "switch_search.first_repeats=3"
-    )
+def test_another_threshold_takes_the_trainings_that_are_there(search, pretended):
+    search()
+    code, _, err = search("switch_search.threshold=0", "switch_search.first_repeats=3")
     assert code == 0
     assert pretended.asked == [*ALL, (1.0, 2)]
     assert tells(err, "switch_search")
@@ -166,112 +157,83 @@ def test_another_threshold_takes_the_trainings_that_are_there(call, pretended):
         "three runs of `first` alone are better on average than two of the others"
     )
     assert config.load(folder / FILE).switch_search.threshold == 0
-    call("--set", "switch_search.threshold=0.01")
+    search("switch_search.threshold=0.01")
     assert pretended.asked == [*ALL, (1.0, 2)], "nothing was missing"
     assert config.load(folder / FILE).switch_search.threshold == 0.01
 
 
-def test_an_old_answer_does_not_stay_for_a_new_question(call, pretended):
-    call()
+def test_an_old_answer_does_not_stay_for_a_new_question(search, pretended):
+    search()
     pretended.last = len(ALL)
-    assert call("--set", "switch_search.candidate_repeats=4")[0] == 130
+    assert search("switch_search.candidate_repeats=4")[0] == 130
     [folder] = Path("runs/mine").iterdir()
     assert not {"search.json", "chosen.yaml"} & {file.name for file in folder.iterdir()}
 
 
-def test_another_experiment_is_another_search(call, pretended):
-    call()
-    code, _, err = call("--set", "update.lr=0.2")
+def test_another_experiment_is_another_search(search, pretended):
+    search()
+    code, _, err = search("update.lr=0.2")
     assert code == 0
     assert pretended.asked == ALL + ALL
     assert tells(err, "search: x.yaml runs/mine/")
     assert len(list(Path("runs/mine").iterdir())) == 2
-    assert tells(call()[2], "search")
+    assert tells(search()[2], "search")
     assert pretended.asked == ALL + ALL
 
 
-def test_what_broke_is_trained_again(call, pretended):
+def test_what_broke_is_trained_again(search, pretended):
     pretended.status = {(0.5, 1): "failed"}
-    code, _, err = call()
+    code, _, err = search()
     assert code == 1
     assert "1 of 4 trainings failed" in err
     pretended.status = {}
-    assert call()[0] == 0
+    assert search()[0] == 0
     assert pretended.asked == [*FIRST, *HALF, HALF[1], *QUARTER, *EIGHTH]
 
 
-def test_all_of_the_first_phase_diverge(call, pretended):
+def test_all_of_the_first_phase_diverge(search, pretended):
     pretended.status = dict.fromkeys(FIRST, "diverged")
-    code, out, err = call()
+    code, out, err = search()
     assert (code, out) == (1, "")
     assert tells(err, "2 `first` 2 diverged: final_accuracy")
     assert pretended.asked == [*FIRST, *HALF]
 
 
-def test_none_ever_converges(call, pretended):
+def test_none_ever_converges(search, pretended):
     pretended.status = {FIRST[0]: "diverged"}
-    code, _, err = call("--set", "switch_search.target=converged_accuracy")
+    code, _, err = search("switch_search.target=converged_accuracy")
     assert code == 1
     assert tells(err, "1 diverged 1 converged: converged_accuracy")
 
 
-def test_a_candidate_that_diverges_fails(call, pretended):
+def test_a_candidate_that_diverges_fails(search, pretended):
     pretended.status = {(0.25, 0): "diverged"}
-    code, out, _ = call()
+    code, out, _ = search()
     assert code == 0
     assert "0.25 1 diverged" in out
     assert result()[1]["fraction"] == 0.5
 
 
-def test_nothing_is_saved(call, pretended):
+def test_nothing_is_saved(search, pretended):
     pretended.status = dict.fromkeys(HALF, "diverged")
-    _, out, _ = call()
+    _, out, _ = search()
     assert "Stay with bsp" in out
     assert tells(out, "after:")
     assert result()[1]["amortisation"] is None
 
 
-def test_a_recurring_job(call, pretended):
-    _, out, _ = call("--recurring")
+def test_a_recurring_job(search, pretended):
+    _, out, _ = search(recurring=True)
     assert pretended.asked == [*HALF, *QUARTER, *EIGHTH]
     assert result()[1]["cost"] == pytest.approx(2 * (60 + 35 + 22.5) / 100)
     assert "known" in out
-    _, out, _ = call("--recurring", "--set", "switch_search.known={value: 0.9}")
+    _, out, _ = search("switch_search.known={value: 0.9}", recurring=True)
     assert tells(out, "{value: seconds:")
     assert "0.25" in out
     assert result()[1]["cost"] is None
 
 
-def test_candidates_max(call, pretended):
-    _, out, _ = call("--set", "switch_search.candidates_max=2")
+def test_candidates_max(search, pretended):
+    _, out, _ = search("switch_search.candidates_max=2")
     assert result()[1]["fraction"] == 0.25
     assert tells(out, "tried: candidates_max 2")
-
-
-@pytest.mark.parametrize(
-    ("setting", "says"),
-    [
-        ("switch_search=null", "`switch_search:` switch_search: {target: final_accuracy}"),
-        ("switch_search={}", "worse: final_accuracy converged_accuracy best_a"),
-        ("switch_search.target=accuracy", "switch_search: target: converged_accuracy final_ best_"),
-        ("switch_search.treshold=1", "'treshold' 'threshold'"),
-        ("switch_search.threshold=1", "switch_search: threshold: 1 1"),
-        ("switch_search.known=0.9", "switch_search.known: {name: 0.9"),
-        ("switch_search.threshold=-0.1", "switch_search.threshold: 0 -0.1"),
-        ("switch_search.candidate_repeats=0", "switch_search.candidate_repeats"),
-        ("switch_search.known={seconds: 3}", "switch_search.known.value"),
-        ("switch_search.known=null", "switch_search.known: --recurring"),
-        ("paradigm=bsp", ("paradigm: bsp switch: {name:")),
-        (
-            "paradigm={name: sync-switch, then: [asp, bsp], fraction: [0.2, 0.3]}",
-            "paradigm.then: 2",
-        ),
-        ("timing=only", "timing:"),
-    ],
-)
-def test_bad_input(call, pretended, setting, says):
-    code, out, err = call("--recurring", "--set", setting)
-    assert (code, out) == (2, "")
-    assert tells(err, says)
-    assert len(err.strip().splitlines()) <= 2
-    assert not Path("runs").exists()

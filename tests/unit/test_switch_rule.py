@@ -11,7 +11,8 @@ from raysync.config import Known, SwitchSearch
 from raysync.errors import RunFailed
 from raysync.tuning.fraction_search import Training, search
 
-RUNS = st.builds(Training, st.one_of(st.none(), st.floats(0, 1)), st.floats(0.1, 100))
+SECONDS = st.floats(0.1, 100)
+RUNS = st.builds(Training, st.none() | st.floats(0, 1), SECONDS)
 RULES = st.builds(
     SwitchSearch,
     target=st.just("final_accuracy"),
@@ -40,14 +41,10 @@ def accuracies(runs):
     return [run.value for run in runs if run.value is not None]
 
 
-@given(
-    RULES,
-    WORLDS,
-    st.one_of(
-        st.none(),
-        st.builds(Known, value=st.floats(0, 1), seconds=st.one_of(st.none(), st.floats(0.1, 100))),
-    ),
-)
+KNOWN = st.builds(Known, value=st.floats(0, 1), seconds=st.none() | SECONDS)
+
+
+@given(RULES, WORLDS, st.none() | KNOWN)
 def test_the_search(paradigm, runs, known):
     world = World(runs)
     first = runs[0][: paradigm.first_repeats]
@@ -62,29 +59,24 @@ def test_the_search(paradigm, runs, known):
     # it asks for one fraction after the other, each half the last, and stops at the first that
     # fails
     of_first = [] if known else [(1.0, paradigm.first_repeats)]
-    halves = [
-        (0.5 ** (index + 1), paradigm.candidate_repeats) for index in range(len(found.candidates))
-    ]
-    assert world.asked == of_first + halves
+    halves = [0.5**number for number in range(1, len(found.candidates) + 1)]
+    assert world.asked == of_first + [(half, paradigm.candidate_repeats) for half in halves]
     *passed, last = found.candidates
     assert all(one.passes for one in passed)
     assert not last.passes or len(found.candidates) == paradigm.candidates_max
     for one in found.candidates:
         reached = accuracies(one.trainings)
-        good = (
-            len(reached) == len(one.trainings)
-            and fmean(reached) >= accuracy - paradigm.threshold - 1e-12
-        )
-        assert one.passes == good
+        is_good = len(reached) == len(one.trainings)
+        is_good = is_good and fmean(reached) >= accuracy - paradigm.threshold - 1e-12
+        assert one.passes == is_good
 
     # the answer passed, and what comes after it did not; or it is `first` alone
     fractions = [1.0, *(one.fraction for one in found.candidates if one.passes)]
     assert found.fraction == min(fractions)
 
     # the formulas of the reference, where all runs came to an end
-    unit = (
-        known.seconds if known else fmean([run.seconds for run in first if run.value is not None])
-    )
+    ended = [run.seconds for run in first if run.value is not None]
+    unit = known.seconds if known else fmean(ended)
     assert found.first_seconds == unit
     if unit is None:
         assert (found.cost, found.amortisation, found.effective) == (None, None, None)
@@ -92,15 +84,12 @@ def test_the_search(paradigm, runs, known):
     tried = [run for one in found.candidates for run in one.trainings]
     spent = sum(run.seconds for run in tried) + (0 if known else sum(run.seconds for run in first))
     assert isclose(found.cost, spent / unit)
-    useful = (0 if known else len(accuracies(first))) + paradigm.candidate_repeats * (
-        len(fractions) - 1
-    )
+    useful = paradigm.candidate_repeats * (len(fractions) - 1)
+    useful += 0 if known else len(accuracies(first))
     assert isclose(found.effective * found.cost, useful, abs_tol=1e-9)
-    ratio = (
-        1.0
-        if found.fraction == 1
-        else fmean([run.seconds for run in found.answer.trainings]) / unit
-    )
+    ratio = 1.0
+    if found.fraction < 1:
+        ratio = fmean([run.seconds for run in found.answer.trainings]) / unit
     if ratio < 1:
         assert isclose(found.amortisation * (1 - ratio), found.cost)
     else:
@@ -139,28 +128,20 @@ def test_exactly_the_threshold_below_passes():
     paradigm = SwitchSearch(target="final_accuracy", candidates_max=1)
     accuracy = {1.0: 0.13, 0.5: 0.12}
     assert accuracy[1.0] - 0.01 > accuracy[0.5], "in binary"
-    assert (
-        search(
-            paradigm, lambda fraction, repeats: [Training(accuracy[fraction], 1.0)] * repeats
-        ).fraction
-        == 0.5
-    )
+    found = search(paradigm, lambda at, repeats: [Training(accuracy[at], 1.0)] * repeats)
+    assert found.fraction == 0.5
 
 
 def test_what_diverged_fails_and_costs_what_it_took():
     paradigm = SwitchSearch(
         target="final_accuracy", threshold=0.5, first_repeats=1, candidate_repeats=2
     )
-    half = [Training(0.9, 5.0), Training(None, 1.0, "diverged")]
-    found = search(
-        paradigm, lambda fraction, repeats: [Training(0.9, 10.0)] if fraction == 1 else half
-    )
+
+    def found_with(half):
+        return search(paradigm, lambda at, _: [Training(0.9, 10.0)] if at == 1 else half)
+
+    found = found_with([Training(0.9, 5.0), Training(None, 1.0, "diverged")])
     assert (found.fraction, found.cost, found.amortisation) == (1.0, pytest.approx(1.6), None)
-    assert (
-        search(
-            paradigm, lambda fraction, repeats: [Training(0.9, 10.0)] if fraction == 1 else []
-        ).cost
-        == 1
-    )
-    free = search(paradigm, lambda fraction, repeats: [], Known(value=0.9, seconds=10.0))
+    assert found_with([]).cost == 1
+    free = search(paradigm, lambda *_: [], Known(value=0.9, seconds=10.0))
     assert (free.cost, free.effective, free.fraction) == (0, None, 1.0)

@@ -12,10 +12,11 @@ from raysync.config.files import parse
 from raysync.config.step_tables import read_table
 from raysync.emulation.step_time import StepTime
 from raysync.errors import ConfigError
+from raysync.training.preparation import prepare
+from raysync.tuning.sweep_run import plan
 from tests.builders.messages import naming, tells
 
 WIDE = "fast,slow\n1,10\n2,20\n3,30\n"
-LONG = "worker,step,seconds\nrank10,1,2\nrank2,0,3\nrank10,0,1\nrank2,1,4\nrank2,2,5\n"
 
 
 def table(tmp_path, text):
@@ -33,28 +34,14 @@ def experiment(tmp_path, workers):
 @pytest.mark.parametrize(
     "text",
     [
-        WIDE,
         "step,fast,slow\n7,1,10\n8,2,20\n\n9,3,30\n",
         "fast , step ,slow\n1 ,0,10\n2,1,20\n3,2,30\n",
         "\ufeff" + WIDE,
         WIDE.replace("\n", "\r\n"),
     ],
 )
-def test_a_wide_table_has_a_column_a_worker(tmp_path, text):
+def test_empty_lines_spaces_and_marks_of_windows_change_nothing(tmp_path, text):
     assert read_table(table(tmp_path, text)).steps == {"fast": (1, 2, 3), "slow": (10, 20, 30)}
-
-
-def test_a_long_table_sorts_workers_by_name_and_steps_by_number(tmp_path):
-    steps = read_table(table(tmp_path, LONG)).steps
-    assert list(steps.items()) == [("rank2", (3, 4, 5)), ("rank10", (1, 2))]
-
-
-def test_parquet_holds_the_same(tmp_path):
-    path = tmp_path / "t.parquet"
-    pq.write_table(pa.table({"worker": [1, 0, 1], "step": [1, 0, 0], "seconds": [2, 3, 1.5]}), path)
-    assert read_table(path).steps == {"0": (3,), "1": (1.5, 2)}
-    pq.write_table(pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]}), path)
-    assert read_table(path).steps == {"a": (1, 2), "b": (3, 4)}
 
 
 @pytest.mark.parametrize(
@@ -62,21 +49,17 @@ def test_parquet_holds_the_same(tmp_path):
     [
         ("", "columns"),
         ("fast,slow\n", "step times"),
-        ("worker,step,seconds\n", "step times"),
         ("1,2\n3,4\n", "line 1: numbers"),
         ("a,a\n1,2\n", "'a' twice"),
         ("a,\n1,2\n", "column 2 title"),
         ("step\n1\n", "rank0 --columns"),
         ("a,b\n1,2\n3\n", "line 3: 'b' seconds"),
-        ("a,b\n1,2\n3,4,5\n", "line 3: 3 2"),
         ("\n \na,b\n1,2\n3,4,5\n", "line 5: 3 2"),
         ("a,b\n1,2\n\n3,\n", "line 4: 'b' seconds"),
-        ("a,b\n1,2\n3,-4\n", "line 3: 'b' -4 s 0"),
-        ("a,b\n1,0\n", "line 2: 'b' 0 s"),
+        ("a,b\n1,0\n", "line 2: 'b' 0 s 0"),
         ("a,b\n1,inf\n", "line 2: 'b' inf s"),
         ("a,b\nnan,1\n", "line 2: 'a' nan s"),
         ("a,b\n1,quick\n", "line 2: 'b' 'quick' seconds"),
-        ("step,a\n0,1\n1,1\n2,1\n4,1\n", "line 5: step 4 'a' step 3 by 1"),
         ("step,a\n49,1\n99,1\n199,1\n", "line 4: step 199 'a' step 149 by 50"),
         ("step,a\n0,1\n0,1\n", "line 3: step 0 'a' line 2"),
         ("step,a\nx,1\n", "line 2: step 'x'"),
@@ -86,16 +69,13 @@ def test_parquet_holds_the_same(tmp_path):
         ("worker,step,seconds\na,0,1\nb,0,1\na,0,2\n", "line 4: step 0 'a' line 2 --columns"),
         ("worker,step,seconds\na,0,1\na,3,1\na,1,1\n", "line 3: step 3 'a' step 2 by 1"),
         ("worker,step,seconds\na,0,1\nb,1,1\n", "line 3: step 1 'b' step 0"),
-        ("worker,step,seconds\na,0,-1\n", "line 2: 'seconds' 'a' -1 s"),
-        ("# mine\na,b\n1,2\n", "line 1: comment '# mine'"),
         ("a,b\n1,2\n# again, later\n3,4\n", "line 3: comment '# again'"),
     ],
 )
 def test_what_is_wrong_with_a_table_is_named_with_its_line(tmp_path, text, says):
     path = table(tmp_path, text)
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=naming(f"workers[0].trace: {path}: {says}")):
         experiment(tmp_path, "[{trace: t.csv}]")
-    assert tells(str(raised.value), f"workers[0].trace: {path}: {says}")
 
 
 @pytest.mark.parametrize(
@@ -103,6 +83,7 @@ def test_what_is_wrong_with_a_table_is_named_with_its_line(tmp_path, text, says)
     [
         ("t.csv", b"\xff\xfe\x00", "text"),
         ("t.parquet", b"not parquet", "t.parquet:"),
+        ("t.csv.gz", b"not packed", "t.csv.gz:"),
         ("nowhere.csv", None, "nowhere.csv:"),
         ("nowhere.parquet", None, "nowhere.parquet"),
     ],
@@ -119,12 +100,6 @@ def test_a_row_of_parquet_is_named(tmp_path):
     pq.write_table(pa.table({"a": [1.0, None]}), tmp_path / "t.parquet")
     with pytest.raises(ConfigError, match=naming("2: 'a': seconds")):
         experiment(tmp_path, "[{trace: t.parquet}]")
-
-
-def test_a_table_without_a_worker_is_the_trace_of_one_worker(tmp_path):
-    table(tmp_path, "epoch,step,step_time_ms,train_loss\n0,49,500,2\n0,99,250,1\n")
-    [group] = experiment(tmp_path, "[{trace: t.csv}]").workers
-    assert group.trace == ((0.5, 0.25),)
 
 
 def test_a_group_takes_all_columns_and_steps_stay_side_by_side(tmp_path):
@@ -146,9 +121,8 @@ def test_groups_take_the_columns_that_are_called_after_their_workers(tmp_path):
 
 def test_other_numbers_of_workers_are_refused_by_name(tmp_path):
     table(tmp_path, WIDE)
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=naming("t.csv 2 'gpu' 3 count: 2 gpu-0")):
         experiment(tmp_path, "[{name: gpu, count: 3, trace: t.csv}]")
-    assert tells(str(raised.value), "t.csv 2 'gpu' 3 count: 2 group's workers: gpu-0")
 
 
 @pytest.mark.parametrize(
@@ -162,9 +136,8 @@ def test_other_numbers_of_workers_are_refused_by_name(tmp_path):
     ],
 )
 def test_lists_in_the_file_have_one_for_each_worker(tmp_path, trace, says):
-    with pytest.raises(ConfigError) as raised:
+    with pytest.raises(ConfigError, match=naming(says)):
         experiment(tmp_path, f"[{{count: 2, trace: {trace}}}]")
-    assert tells(str(raised.value), says)
 
 
 def test_a_path_is_relative_to_the_experiment_file(tmp_path, monkeypatch):
@@ -189,22 +162,14 @@ def test_the_record_holds_the_numbers(tmp_path):
 
 
 def test_a_trial_of_a_sweep_reads_the_trace_beside_the_sweep_s_file(tmp_path, monkeypatch):
-    from raysync.tuning.sweep_run import plan
-
     table(tmp_path, WIDE)
-    file = tmp_path / "x.yaml"
-    file.write_text(
-        "{engine: virtual, timing: only, workers: [{count: 2, trace: t.csv}],"
-        " workload: {samples: 64}, sweep: {grid: {paradigm: [bsp, asp]}}}"
-    )
+    experiment(tmp_path, "[{count: 2, trace: t.csv}], sweep: {grid: {paradigm: [bsp, asp]}}")
     monkeypatch.chdir(tmp_path.parent)
-    trials = plan(file, [f"output={tmp_path}"]).trials
+    trials = plan(tmp_path / "x.yaml", [f"output={tmp_path}"]).trials
     assert trials.experiment({"paradigm": "asp"}).workers[0].trace[1] == (10, 20, 30)
 
 
 def test_one_list_is_shared_and_the_command_says_so():
-    from raysync.training.preparation import prepare
-
     settings = {"engine": "virtual", "timing": "only", "workload": {"samples": 64}}
     of = [{"count": 2, "trace": [1, 2]}, {"name": "b", "count": 2, "trace": [[1], [2]]}]
     [remark] = prepare(config.validate({**settings, "workers": of})).remarks

@@ -6,14 +6,16 @@ import pytest
 
 from raysync.errors import ConfigError
 from raysync.predict.step_times.rank_step_times import read
+from tests.builders.files import write
 from tests.builders.messages import naming, tells
 from tests.builders.profiles import sized, step, trace, work
 
 FLOATS = 5_000_000
 COMPUTING_US = (300.0, 500.0, 400.0)
+GROUP = {"Group size": 3}
 
 
-def accumulated(tmp_path, every, first, steps=30, count=FLOATS, is_marked=True, numbers=None):
+def accumulated(tmp_path, every, first, steps=30, is_marked=True, numbers=None):
     """Write the traces of three ranks that reduce gradients in a step and each n-th after it, and
     the mean of a loss in each step.
     """
@@ -22,14 +24,12 @@ def accumulated(tmp_path, every, first, steps=30, count=FLOATS, is_marked=True, 
         for at, number in enumerate(numbers or range(steps)):
             begin = 2000.0 * number
             events += [step(number), work(begin, us, "gemm", "kernel")]
-            collectives = [(count, 600)] * (at >= first and (at - first) % every == 0)
+            exchanges = [FLOATS] * (at >= first and (at - first) % every == 0)
             if is_marked:
-                collectives.append((1, 700))
-            for floats, offset in collectives:
-                event = sized("allreduce", floats, floats, begin + offset, **{"Group size": 3})
-                if not is_marked:
-                    event = work(begin + offset, 100, "ncclDevKernel_AllReduce_Sum", "kernel")
-                events.append(event)
+                reduced = [*exchanges, 1]
+                events += [sized("allreduce", n, n, begin + 600, **GROUP) for n in reduced]
+            elif exchanges:
+                events.append(work(begin + 600, 100, "ncclDevKernel_AllReduce_Sum", "kernel"))
             events.append(work(begin + 900, 100, "adam", "kernel"))
         trace(tmp_path, f"rank{rank}.json", *events)
     return str(tmp_path)
@@ -88,19 +88,19 @@ def test_work_is_a_whole_number_of_exchanges(tmp_path, call):
     assert [whatif(call, *steps)["steps"] for steps in ([], ["--steps", "41"])] == [28, 44]
 
 
-def test_local_steps_are_not_varied_where_gradients_accumulate(tmp_path, call):
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("whatif . --link 1gbit --curve steps=1..8", "--curve steps: 3"),
+        ("advise x.yaml --steps .", "--steps: 3 raysync whatif"),
+    ],
+)
+def test_what_accumulates_has_no_local_steps_and_no_advice(tmp_path, call, line, says):
     accumulated(tmp_path, every=3, first=0)
-    code, out, err = call("whatif", ".", "--link", "1gbit", "--curve", "steps=1..8")
+    write(tmp_path / "x.yaml", "{engine: virtual, timing: only, workers: [{count: 3}]}")
+    code, out, err = call(*line.split())
     assert (code, out) == (2, "")
-    assert tells(err, "--curve steps: 3")
-
-
-def test_advise_refuses_steps_whose_gradients_accumulate(tmp_path, call):
-    accumulated(tmp_path, every=3, first=0)
-    (tmp_path / "x.yaml").write_text("{engine: virtual, timing: only, workers: [{count: 3}]}")
-    code, out, err = call("advise", "x.yaml", "--steps", ".")
-    assert (code, out) == (2, "")
-    assert tells(err, "--steps: 3 raysync whatif")
+    assert tells(err, says)
 
 
 @pytest.mark.parametrize("count", [0, 0.01])

@@ -18,25 +18,23 @@ from raysync.record.reader import load
 from raysync.record.sweeps import Origin
 from raysync.record.trust import check_trusted, elsewhere_in, trusted
 from raysync.training.loading import load_task
+from tests.builders.files import write
 from tests.fakes.engines import SETTINGS, lost
 
-CALLBACK = """
-import raysync
-
-IMPORTED = True
+CALLBACK = "import raysync\n\nclass Mine(raysync.Callback):\n    pass\n"
 
 
-class Mine(raysync.Callback):
-    pass
-"""
-
-
-@pytest.fixture
-def named(engine, tmp_path, monkeypatch):
-    """The record of a run that was lost, which names a class in a module of this folder."""
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """With a module of the user's."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "mine_of_trust.py").write_text(CALLBACK)
+
+
+@pytest.fixture
+def named(engine):
+    """The record of a run that was lost, which names a class in that module."""
     return lost(engine, "runs", callbacks=["mine_of_trust:Mine"])
 
 
@@ -79,8 +77,7 @@ def test_a_record_that_was_moved_is_still_this_folders(named, tmp_path):
     assert trusted(load(moved), trust=False).trust
 
 
-def test_nothing_is_asked_where_no_module_is_named(engine, call, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_nothing_is_asked_where_no_module_is_named(engine, call, tmp_path):
     copy = copied(lost(engine, "runs"), tmp_path)
     assert answer(call, "run", "--resume", copy)[0] == 0
 
@@ -95,10 +92,7 @@ HARM = [
     {"track": [{"name": "wandb", "base_url": "https://elsewhere"}]},
     {"track": "mlflow"},
     {"checkpoint": {"every_s": 1, "output": "s3://elsewhere/runs"}},
-    {"model": {"name": "os:system", "command": "true"}},
-    {"data": "os:getcwd"},
     {"task": {"name": "lightning:mine:Module"}},
-    {"paradigm": {"name": "ringmaster", "paradigm": {"name": "subprocess:Popen"}}},
     {"paradigm": {"name": "decoupled", "sync": "some.module:Class.inner"}},
     {"callbacks": [{"name": "subprocess:Popen", "args": ["true"]}]},
     {"update": {"optimizer": {"name": "a-b:Optimizer"}}},
@@ -166,13 +160,16 @@ SPELLINGS = [
 ]
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_a_planted_module_is_not_imported(engine, call, tmp_path, monkeypatch, place):
+QUICK = ("a task", "a paradigm inside", "callbacks")
+
+
+@pytest.mark.parametrize(
+    "place", [pytest.param(one, marks=[pytest.mark.slow] * (one not in QUICK)) for one in PLACES]
+)
+def test_a_planted_module_is_not_imported(engine, call, tmp_path, place):
     """Whatever a stranger's record writes for a name, and wherever; also modules of raysync's own
     words.
     """
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
     imported = tmp_path / "imported"
     planted = f"open({str(imported)!r}, 'a').write(__name__)\n"
     for name in ("planted", "given"):
@@ -193,9 +190,8 @@ def test_a_planted_module_is_not_imported(engine, call, tmp_path, monkeypatch, p
         assert not imported.exists(), spelling
 
 
-def test_code_that_comes_with_a_model_is_not_run(tmp_path, monkeypatch):
+def test_code_that_comes_with_a_model_is_not_run(tmp_path):
     pytest.importorskip("transformers")
-    monkeypatch.chdir(tmp_path)
     folder = tmp_path / "folder"
     folder.mkdir()
     (folder / "gift.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
@@ -230,12 +226,7 @@ CODE = {
     "sweep.sample.arguments",
 }
 ELSEWHERE = {"checkpoint.output", "cluster.address", "track.name"}
-READ_ONLY = {
-    "data.data_dir",
-    "init_from",
-    "profile",
-    "published.source",
-}  # and output: see `redirect`
+READ_ONLY = {"data.data_dir", "init_from", "profile", "published.source"}
 WORDS = {
     "cluster.server_label_selector",
     "faults.worker",
@@ -290,10 +281,7 @@ def test_every_setting_of_text_has_been_thought_of():
     assert set(texts_in(Experiment)) == CODE | ELSEWHERE | READ_ONLY | WORDS
 
 
-def test_a_comparison(engine, call, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "mine_of_trust.py").write_text(CALLBACK)
+def test_a_comparison(engine, call, tmp_path):
     settings = SETTINGS | {"callbacks": ["mine_of_trust:Mine"], "paradigms": ["bsp", "asp"]}
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(settings))
     engine.lost_after = 35
@@ -306,44 +294,38 @@ def test_a_comparison(engine, call, tmp_path, monkeypatch):
     assert answer(call, "compare", "--resume", "downloaded", "--trust")[0] == 0
 
 
-def test_a_sweep(tmp_path, monkeypatch):
-    """Its file, its overrides, and the settings of its trials."""
-    monkeypatch.chdir(tmp_path)
-    made = tmp_path / "made"
-    Origin("tiny.yaml", "model: mine:Net", ()).write(made)
-    (made / "sweep.yaml").write_text("model: mine:Net\n")
+def sweep(folder, text, overrides=(), settings="{}"):
+    """A sweep in a folder: its file, its overrides, and the settings of its trials."""
+    Origin("tiny.yaml", text, overrides).write(folder)
+    write(folder / "sweep.yaml", settings)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("text", "overrides"),
+    [("model: mine:Net", ()), ('model: "os\\x3Asystem"', ()), ("{}", ("model=os:system",))],
+)
+def test_a_sweep_is_trusted_where_it_was_made_and_its_copy_is_not(tmp_path, text, overrides):
+    made = sweep(tmp_path / "made", text, overrides, "model: mine:Net\n")
     check_trusted(made, trust=False)
-    for number, (text, overrides) in enumerate(
-        [("model: mine:Net", ()), ('model: "os\\x3Asystem"', ()), ("{}", ("model=os:system",))]
-    ):
-        source = tmp_path / f"source-{number}"
-        Origin("tiny.yaml", text, overrides).write(source)
-        (source / "sweep.yaml").write_text("{}\n")
-        copy = shutil.copytree(source, tmp_path / f"copy-{number}")
-        check_trusted(source, trust=False)
-        with pytest.raises(ConfigError):
-            check_trusted(copy, trust=False)
-    Origin("tiny.yaml", "{}", ()).write(tmp_path / "plain")
-    (tmp_path / "plain" / "sweep.yaml").write_text("{}\n")
-    copy = shutil.copytree(tmp_path / "plain", tmp_path / "copy")
+    copy = shutil.copytree(sweep(tmp_path / "source", text, overrides), tmp_path / "copy")
+    with pytest.raises(ConfigError):
+        check_trusted(copy, trust=False)
+
+
+def test_the_trials_of_a_sweep_are_asked_for(tmp_path):
+    copy = shutil.copytree(sweep(tmp_path / "plain", "{}"), tmp_path / "copy")
     check_trusted(copy, trust=False)
     (copy / "records" / "00000").mkdir(parents=True)
     note = copy / "records" / "00000" / "trial.yaml"
-    note.write_text("settings: {paradigm: 'os:system'}\n")
+    write(note, "settings: {paradigm: 'os:system'}\n")
     with pytest.raises(ConfigError):
         check_trusted(copy, trust=False)
-    note.write_text("settings: {}\n")
+    write(note, "settings: {}\n")
     check_trusted(copy, trust=False)
 
 
-@pytest.mark.parametrize("command", ["run", "compare", "sweep"])
-def test_trust_is_of_what_is_resumed(call, tmp_path, command):
-    (tmp_path / "tiny.yaml").write_text("model: mlp\n")
-    assert answer(call, command, "tiny.yaml", "--trust")[0] == 2
-
-
-def test_making(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_making(tmp_path):
     made = this_maker(tmp_path)
     assert is_made_here(tmp_path, made)
     assert not is_made_here(tmp_path, {})

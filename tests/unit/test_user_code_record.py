@@ -9,6 +9,7 @@ import pytest
 
 import raysync
 from raysync.record.user_code import user_code
+from tests.builders.tasks import Cut
 
 FILES = {
     "shop/__init__.py": "",
@@ -21,7 +22,7 @@ FILES = {
 }
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def project(tmp_path, monkeypatch):
     for name, text in FILES.items():
         file = tmp_path / name
@@ -31,12 +32,12 @@ def project(tmp_path, monkeypatch):
     return tmp_path
 
 
-def code(project, task="shop.models:Net", paradigm="bsp"):
+def code(task="shop.models:Net", paradigm="bsp"):
     return user_code([{"task": {"name": task}}], [{"name": paradigm}])
 
 
-def test_the_files_are_those_that_are_imported_and_are_the_users(project):
-    assert code(project)["files"] == [
+def test_the_files_are_those_that_are_imported_and_are_the_users():
+    assert code()["files"] == [
         "shop/__init__.py",
         "shop/layers.py",
         "shop/models.py",
@@ -48,9 +49,9 @@ def test_the_files_are_those_that_are_imported_and_are_the_users(project):
 
 @pytest.mark.parametrize("name", FILES)
 def test_each_byte_of_these_files_counts_and_no_other(project, name):
-    before = code(project, paradigm="rule:Mine")
+    before = code(paradigm="rule:Mine")
     (project / name).write_text(FILES[name] + "# other\n")
-    after = code(project, paradigm="rule:Mine")
+    after = code(paradigm="rule:Mine")
     is_used = name != "shop/unused.py"
     assert (before["sha256"] != after["sha256"]) is is_used
     of_task = is_used and name != "rule.py"
@@ -61,20 +62,20 @@ def test_each_byte_of_these_files_counts_and_no_other(project, name):
 
 def test_the_hash_does_not_depend_on_the_place(project, tmp_path_factory, monkeypatch):
     elsewhere = tmp_path_factory.mktemp("elsewhere")
-    before = code(project)
+    before = code()
     project.rename(elsewhere / "moved")
     monkeypatch.syspath_prepend(elsewhere / "moved")
-    assert code(elsewhere / "moved") == before
+    assert code() == before
 
 
 @pytest.mark.parametrize("name", ["lightning:shop.models:Net", "shop.models:Net"])
-def test_an_adapters_name_stands_before_the_module(project, name):
-    assert code(project, task=name) == code(project)
+def test_an_adapters_name_stands_before_the_module(name):
+    assert code(task=name) == code()
 
 
 @pytest.mark.parametrize("name", ["timm:resnet18", "torch.nn:Linear", "bsp", "gone.away:Net"])
-def test_what_is_not_the_users_is_no_code(project, name):
-    assert code(project, task=name) is None
+def test_what_is_not_the_users_is_no_code(name):
+    assert code(task=name) is None
 
 
 def git(folder, *arguments):
@@ -83,27 +84,25 @@ def git(folder, *arguments):
 
 
 def test_the_commit_and_whether_the_files_are_as_in_it(project):
-    assert (code(project)["commit"], code(project)["dirty"]) == (None, None)
+    assert (code()["commit"], code()["dirty"]) == (None, None)
     git(project, "init", "-q")
     git(project, "add", "shop", "tools")
     git(project, "commit", "-qm", "one")
-    first = code(project)
+    first = code()
     assert len(first["commit"]) == 40
     assert first["dirty"] is False, "rule.py is not in the commit, but not used either"
-    assert code(project, paradigm="rule:Mine")["dirty"] is True
+    assert code(paradigm="rule:Mine")["dirty"] is True
     (project / "shop/layers.py").write_text("width = 4\n")
-    assert code(project)["dirty"] is True
+    assert code()["dirty"] is True
 
 
 def test_without_git_there_is_no_commit(project, monkeypatch):
     monkeypatch.setenv("PATH", str(project))
-    assert code(project)["commit"] is None
-    assert code(project)["sha256"]
+    assert code()["commit"] is None
+    assert code()["sha256"]
 
 
 def test_a_record_has_it_for_names_and_for_objects(tmp_path):
-    from tests.builders.tasks import Cut
-
     settings = {"engine": "virtual", "workload": {"samples": 8}, "batch_size": 4}
     settings["output"] = str(tmp_path)
     named = raysync.run(settings | {"task": "tests.builders.tasks:Cut"}).environment["user_code"]
@@ -114,17 +113,16 @@ def test_a_record_has_it_for_names_and_for_objects(tmp_path):
 
 
 def test_a_task_of_a_script_is_its_file(tmp_path):
-    script = tmp_path / "script.py"
-    script.write_text(
+    (tmp_path / "script.py").write_text(
         "import raysync, helper\nfrom tests.builders.tasks import Cut\nclass Mine(Cut): pass\n"
         "record = raysync.run({'engine': 'virtual', 'workload': {'samples': 8}, 'batch_size': 4},"
         " task=Mine())\nprint(*record.environment['user_code']['files'])\n"
     )
     (tmp_path / "helper.py").write_text("")
-    command = [sys.executable, str(script)]
-    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    files = subprocess.check_output(
+        [sys.executable, "script.py"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])},
+        text=True,
     )
-    assert done.returncode == 0, done.stderr
-    assert {"script.py", "helper.py"} <= set(done.stdout.split())
+    assert {"script.py", "helper.py"} <= set(files.split())

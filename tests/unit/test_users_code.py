@@ -52,16 +52,6 @@ def test_an_error_of_the_users_code_has_its_line(settings, tmp_path):
     assert len(text.splitlines()) <= 2
 
 
-def test_the_command_line_shows_no_traceback(tmp_path):
-    (tmp_path / "mine.py").write_text("def make():\n    return {}['x']\n")
-    (tmp_path / "mine.yaml").write_text("{engine: virtual, task: 'mine:make'}")
-    command = [sys.executable, "-m", "raysync", "run", "mine.yaml"]
-    done = run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert "mine.py:2" in done.stderr + done.stdout
-    assert "Traceback" not in done.stderr + done.stdout
-
-
 class Late(Cut):
     """It fails in the middle of a run."""
 
@@ -123,25 +113,25 @@ def test_a_lazy_part_that_nothing_uses_is_refused_by_its_name():
         prepare(config.validate(QUICK | {"task": f"{CODE}:Unused"}))
 
 
-def is_there(name):
-    return find_spec(name.partition(".")[0]) is not None
-
-
 # ---- torchvision that was built for another device ----
 
 
+def imported(code):
+    return run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
 def test_libraries_that_import_torchvision_can_be_imported_behind_raysync():
-    libraries = [name for name in ("torchmetrics", "timm", "torchvision.models") if is_there(name)]
-    code = "import raysync, sys; assert 'torch' not in sys.modules; import " + ", ".join(libraries)
-    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    libraries = [name for name in ("torchmetrics", "timm", "torchvision") if find_spec(name)]
+    lazily = "import raysync, sys; assert 'torch' not in sys.modules"
+    done = imported(f"{lazily}; import {', '.join(libraries)}")
     assert done.returncode == 0, done.stderr
 
 
 def test_other_errors_of_torchvision_stay_as_they_are(tmp_path):
     (tmp_path / "torchvision").mkdir()
     (tmp_path / "torchvision/__init__.py").write_text("raise RuntimeError('of its own')")
-    code = f"import sys, raysync; sys.path.insert(0, {str(tmp_path)!r}); import torchvision"
-    done = run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    first = f"sys.path.insert(0, {str(tmp_path)!r})"
+    done = imported(f"import sys, raysync; {first}; import torchvision")
     assert "of its own" in done.stderr
     assert "nms" not in done.stderr
 

@@ -61,13 +61,14 @@ def refused(call):
 @pytest.mark.parametrize("kind", NO_ARRAYS)
 def test_what_is_no_array_is_refused_wherever_it_is_given(kind):
     wrong = NO_ARRAYS[kind]
-    for train, test in (
+    places = (
         (wrong, GOOD),
         (GOOD, wrong),
         ((wrong, Y), GOOD),
         (GOOD, (wrong, Y)),
         ((X, wrong), GOOD),
-    ):
+    )
+    for train, test in places:
         part = "train" if test is GOOD else "test"
         assert part in refused(lambda train=train, test=test: raysync.data_set("mine", train, test))
     refused(lambda: raysync.data_set("mine", (wrong, Y), GOOD, tokens=True))
@@ -110,33 +111,30 @@ def test_tensors_lists_and_arrays_are_the_same_data():
         assert np.array_equal(one.train_y, Y)
 
 
+MODEL = nn.Linear(64, 10)
+NO_EXPERIMENTS = [None, 3, [{"model": "mlp"}], DATASET, b"file.yaml", {3: 4}]
+NO_ARGUMENTS = [
+    *({"model": wrong} for wrong in (3, [MODEL], MODEL.state_dict())),
+    *({"data": wrong} for wrong in (DATASET, (X, Y), "digits", DataLoader(DATASET))),
+    {"watch": 3},
+    {"notify": "print"},
+]
+
+
 @pytest.mark.parametrize(
-    "arguments",
+    ("experiment", "others"),
     [
-        (None, {}),
-        (3, {}),
-        ([{"model": "mlp"}], {}),
-        (DATASET, {}),
-        (b"file.yaml", {}),
-        ({3: 4}, {}),
-        ({}, {"model": 3}),
-        ({}, {"model": [nn.Linear(64, 10)]}),
-        ({}, {"model": nn.Linear(64, 10).state_dict()}),
-        ({}, {"data": DATASET}),
-        ({}, {"data": (X, Y)}),
-        ({}, {"data": "digits"}),
-        ({}, {"data": DataLoader(DATASET)}),
-        ({}, {"watch": 3}),
-        ({}, {"notify": "print"}),
+        *((wrong, {}) for wrong in NO_EXPERIMENTS),
+        *(({"engine": "virtual"}, wrong) for wrong in NO_ARGUMENTS),
     ],
 )
-def test_a_run_of_something_else_is_refused(arguments, tmp_path, monkeypatch):
+def test_a_run_of_something_else_is_refused(experiment, others, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    experiment, others = arguments
-    if experiment == {}:
-        experiment = {"engine": "virtual"}
     refused(lambda: raysync.run(experiment, **others))
     assert not list(tmp_path.iterdir())
+
+
+SWITCH = {"name": "sync-switch", "batch_sizes": {"asp": 2000}}
 
 
 @pytest.mark.parametrize(
@@ -145,10 +143,7 @@ def test_a_run_of_something_else_is_refused(arguments, tmp_path, monkeypatch):
         ({"batch_size": 1438}, "batch_size: 1,438 1,437"),
         ({"batch_size": 10**7}, "batch_size: 10,000,000"),
         ({"batch_size": 33, "data": {"name": "digits", "train_samples": 32}}, "32 training"),
-        (
-            {"paradigm": {"name": "sync-switch", "batch_sizes": {"asp": 2000}}},
-            "batch_sizes.asp: 2,000",
-        ),
+        ({"paradigm": SWITCH}, "batch_sizes.asp: 2,000"),
     ],
 )
 def test_a_batch_is_no_larger_than_the_training_set(settings, says):
@@ -157,36 +152,32 @@ def test_a_batch_is_no_larger_than_the_training_set(settings, says):
 
 
 def test_a_batch_may_be_the_whole_training_set():
-    assert (
-        prepare(config.validate({"engine": "virtual", "batch_size": 1437})).workload_samples == 1437
-    )
+    training = prepare(config.validate({"engine": "virtual", "batch_size": 1437}))
+    assert training.workload_samples == 1437
 
 
 @pytest.mark.parametrize("kept", [0, 4, 10, 16, 1000])
 def test_a_file_that_is_cut_off_is_there_and_damaged(tmp_path, monkeypatch, kept):
     folder = tmp_path / "MNIST/raw"
     folder.mkdir(parents=True)
+    images = struct.pack(">IIII", 2051, 5, 28, 28) + bytes(5 * 784)
     for part in ("train", "t10k"):
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(
-            struct.pack(">IIII", 2051, 5, 28, 28) + bytes(5 * 784)
-        )
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(images)
         (folder / f"{part}-labels-idx1-ubyte").write_bytes(struct.pack(">II", 2049, 5) + bytes(5))
     assert datasets.load(Data(name="mnist", data_dir=tmp_path)).train_x.shape == (5, 1, 28, 28)
+    asked = []
 
-    def never(self):
-        raise AssertionError("what is there is not downloaded")
+    def offline(self):
+        asked.append(self)
+        raise RuntimeError("no network")
 
-    monkeypatch.setattr(import_module("torchvision.datasets").MNIST, "download", never)
+    monkeypatch.setattr(import_module("torchvision.datasets").MNIST, "download", offline)
     file = folder / "t10k-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:kept])
     with pytest.raises(ConfigError, match=naming("mnist: MNIST/raw")):
         datasets.load(Data(name="mnist", data_dir=tmp_path))
+    assert not asked, "what is there is not downloaded"
     file.unlink()
-    monkeypatch.setattr(import_module("torchvision.datasets").MNIST, "download", _offline)
     with pytest.raises(ConfigError, match=naming("MNIST/raw t10k-images-idx3-ubyte")):
         datasets.load(Data(name="mnist", data_dir=tmp_path))
     assert (folder / "train-images-idx3-ubyte").exists(), "what is there is left alone"
-
-
-def _offline(self):
-    raise RuntimeError("no network")
