@@ -151,14 +151,11 @@ def counted(kind):
 
         return each
 
-    return type(
-        "Counted",
-        (kind,),
-        {method: walk(method) for method in ("__iter__", "items", "keys", "values")},
-    )
+    methods = ("__iter__", "items", "keys", "values")
+    return type("Counted", (kind,), {method: walk(method) for method in methods})
 
 
-COUNTED, COUNTED_ORDERED = counted(dict), counted(OrderedDict)
+COUNTED = {kind: counted(kind) for kind in (dict, OrderedDict)}
 
 
 def touched_per_push(name, parameters, workers):
@@ -166,7 +163,7 @@ def touched_per_push(name, parameters, workers):
     own.
     """
     machine, names = Machine(make(name, **parameters)), [f"w-{index}#1" for index in range(workers)]
-    roster, joined, decided, pushes = machine.roster, 0, 0, 8 * workers
+    joined, decided, pushes = 0, 0, 8 * workers
     for event, decisions in simulate(
         machine, joins(*names), lambda worker, _: 1 + int(worker[2:-2]) / workers, pushes
     ):
@@ -174,9 +171,9 @@ def touched_per_push(name, parameters, workers):
         joined += not isinstance(event, Pushed)
         if joined == workers:
             joined += 1
-            for attribute in ("members", "held", "buffered", "_population", "_held_at"):
-                setattr(roster, attribute, COUNTED(getattr(roster, attribute)))
-            roster.computing = COUNTED_ORDERED(roster.computing)
+            for attribute, value in vars(machine.roster).items():
+                if type(value) in COUNTED:
+                    setattr(machine.roster, attribute, COUNTED[type(value)](value))
             Touched.count = decided = 0
     return (Touched.count + decided) / pushes
 
