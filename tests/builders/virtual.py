@@ -83,7 +83,7 @@ def push_times(lines):
     return times
 
 
-def times_of(paradigm, samples, workers, **described):
+def times_of(paradigm, /, samples, workers, **described):
     """When the workers of a timed run push."""
     training = timed(workers=workers, workload={"samples": samples}, **described)
     return push_times(run(training, paradigm))

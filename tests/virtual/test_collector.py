@@ -211,7 +211,8 @@ def check_an_ended_run(published):
 def test_the_sums_are_the_record(plan, paradigm, pushes, batches):
     """Of random clusters, faults and paradigms; at every moment the gauges are of that moment."""
     name, parameters = (VARIANTS | SWITCHED)[paradigm]
-    lines = run(timed(**plan, workload={"samples": pushes}), name, **parameters)
+    choice = ParadigmChoice(name=name, **parameters)
+    lines = run(timed(**plan, workload={"samples": pushes}), choice)
     published = Published(pushes, make(name, **parameters).phase)
     live, away, rest = set(), set(), list(lines)
     while rest:

@@ -241,25 +241,32 @@ def plan_for(groups):
     return update_plan([4] * groups, replicas=list(range(groups)))
 
 
+FULLY = {"mix": "weight"}
+
+
 @pytest.mark.parametrize(
-    "settings", [{"mix": "weight"}, {"topology": "ring", "mix": "weight"}, {"mix_every": 3}]
+    "settings",
+    [FULLY, FULLY | {"mix_every": 3}, FULLY | {"topology": "ring"}, {"mix_every": 3}],
+    ids=str,
 )
 def test_replicas_under_full_averaging_are_equal_and_mixing_keeps_their_mean(settings):
+    """Equal after each round in which they are mixed, and after no other."""
     torch.manual_seed(0)
     paradigm = make("decoupled", modules=1, groups=4, **settings)
     update = config.validate({"update": {"lr": 0.1}}).update
     model = FlatModel(nn.Linear(6, 1, bias=False))
     gossip = Gossip(model, update, paradigm.matrix, paradigm.mix, paradigm.mix_every)
     server = shard_of(model, update)
-    for _ in range(6):
+    for round_number in range(1, 7):
         vectors = [torch.randn(6) for _ in range(4)]
         gossip.apply(plan_for(4), vectors)
         server.apply(plan_for(4), vectors)
         torch.testing.assert_close(gossip.publish(MEAN), server.publish())
         replicas = [gossip.publish(group).clone() for group in range(4)]
-        assert all(torch.equal(one, replicas[0]) for one in replicas) == (
-            settings == {"mix": "weight"}
-        )
+        is_mixed = round_number % paradigm.mix_every == 0
+        are_equal = all(torch.equal(one, replicas[0]) for one in replicas)
+        fully = settings.get("mix") == "weight" and "topology" not in settings
+        assert are_equal == (fully and is_mixed)
 
 
 def test_a_matrix_mixes_as_it_says():
