@@ -341,6 +341,7 @@ def test_bsp_goes_on_from_a_checkpoint_bit_for_bit(keeps_state, model, after):
 
 
 @pytest.mark.parametrize("paradigm", ["bsp", "asp", "ssp"])
+@settings(max_examples=25)
 @given(after=st.integers(0, 30), seconds=st.sampled_from([1.0, 1.7, 4.0]))
 def test_a_resumed_step_keeps_its_steps(paradigm, after, seconds):
     training = paced([1.0, 1.0, seconds], 150, 32, checkpoint={"every_s": 1e6})
