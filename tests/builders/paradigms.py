@@ -112,7 +112,18 @@ HYBRID_PARAMETERS = st.fixed_dictionaries(
 
 
 @dataclass
-class TwoTimers(Paradigm):
+class Simple(Paradigm):
+    """Says only what it does at a push."""
+
+    def on_leave(self, roster, worker):
+        return []
+
+    def explain(self, roster, worker):
+        return "waits for others"
+
+
+@dataclass
+class TwoTimers(Simple):
     """A user's paradigm with two timers, of which one never fires: what has come by a tick is one
     update, except its first push.
     """
@@ -124,9 +135,6 @@ class TwoTimers(Paradigm):
     def on_push(self, roster, push):
         self.waiting, waited = True, self.waiting
         return [] if waited else [SetTimer("tick", roster.now + 0.5), SetTimer("never", 1e9)]
-
-    def on_leave(self, roster, worker):
-        return []
 
     def on_timer(self, roster, key):
         self.waiting = False
@@ -144,9 +152,6 @@ class TwoTimers(Paradigm):
             SetTimer("never", None),
             *(Release(worker, batch_size=4) for worker in roster.held),
         ]
-
-    def explain(self, roster, worker):
-        return "waits for the tick"
 
 
 TICKING = "tests.builders.paradigms:TwoTimers"
@@ -288,7 +293,7 @@ SWITCHES = {
 
 
 @dataclass
-class Ticking(Paradigm):
+class Ticking(Simple):
     """Everything that the four paradigms do not use: a timer, a drop, releases without a pull,
     other batch sizes.
     """
@@ -304,9 +309,6 @@ class Ticking(Paradigm):
         self.waiting = True
         return [SetTimer("tick", roster.now + self.period_s)]
 
-    def on_leave(self, roster, worker):
-        return []
-
     def on_timer(self, roster, key):
         self.waiting = False
         self.ticks += 1
@@ -321,12 +323,9 @@ class Ticking(Paradigm):
             *(Release(worker, pull=self.ticks % 2 == 0, batch_size=4) for worker in roster.held),
         ]
 
-    def explain(self, roster, worker):
-        return "waits for the tick"
-
 
 @dataclass
-class Eager(Paradigm):
+class Eager(Simple):
     """Releases before it applies, and breaks after a while if it is told to."""
 
     name: ClassVar[str] = "eager"
@@ -337,15 +336,9 @@ class Eager(Paradigm):
             raise ZeroDivisionError("a bug in my paradigm")
         return [Release(push[0]), Apply((push,))]
 
-    def on_leave(self, roster, worker):
-        return []
-
-    def explain(self, roster, worker):
-        return ""
-
 
 @dataclass
-class Sticky(Paradigm):
+class Sticky(Simple):
     """ASP whose workers pull every third time."""
 
     name = "sticky"
@@ -353,15 +346,9 @@ class Sticky(Paradigm):
     def on_push(self, roster, push):
         return [Apply((push,)), Release(push[0], pull=push[1] % 3 == 2)]
 
-    def on_leave(self, roster, worker):
-        return []
-
-    def explain(self, roster, worker):
-        raise AssertionError
-
 
 @dataclass
-class Twice(Paradigm):
+class Twice(Simple):
     """Two updates by two pushes; what is pulled then is the model between them."""
 
     name = "twice"
@@ -372,15 +359,9 @@ class Twice(Paradigm):
         first, second = roster.buffered
         return [Apply((first,)), Apply((second,), publish=False), *map(Release, roster.held)]
 
-    def on_leave(self, roster, worker):
-        return []
-
-    def explain(self, roster, worker):
-        return "the second of two"
-
 
 @dataclass
-class Patient(Paradigm):
+class Patient(Simple):
     """Applies what it has every 10 seconds, by a timer that each push sets anew, and drops every
     fourth push.
     """
@@ -398,9 +379,3 @@ class Patient(Paradigm):
     def on_timer(self, roster, key):
         update = [Apply(tuple(roster.buffered))] if roster.buffered else []
         return [*update, *(Release(worker, batch_size=4) for worker in roster.held)]
-
-    def on_leave(self, roster, worker):
-        return []
-
-    def explain(self, roster, worker):
-        return "the next tick"

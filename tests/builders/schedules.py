@@ -3,25 +3,52 @@
 from heapq import heappop, heappush
 from itertools import count
 
+from msgspec.structs import replace
+
 from raysync.core.decisions import Apply, Drop, Hold, Release, SetTimer
 from raysync.core.events import Joined, Left, Pushed, TimerFired
+from raysync.core.machine import Machine
+from raysync.paradigms import make
 from raysync.testing.drive import SAMPLES
 
 
+def of(kind, decisions):
+    return [decision for decision in decisions if isinstance(decision, kind)]
+
+
 def released(decisions):
-    return [decision.worker for decision in decisions if isinstance(decision, Release)]
+    return [decision.worker for decision in of(Release, decisions)]
+
+
+def batch_sizes(decisions):
+    """Of the releases."""
+    return [decision.batch_size for decision in of(Release, decisions)]
 
 
 def applied(decisions):
-    return [decision.pushes for decision in decisions if isinstance(decision, Apply)]
+    return [decision.pushes for decision in of(Apply, decisions)]
 
 
 def dropped(decisions):
-    return [decision.push for decision in decisions if isinstance(decision, Drop)]
+    return [decision.push for decision in of(Drop, decisions)]
 
 
 def holds(decisions):
-    return {decision.worker: decision.why for decision in decisions if isinstance(decision, Hold)}
+    return {decision.worker: decision.why for decision in of(Hold, decisions)}
+
+
+def without(decisions, **fields):
+    """The decisions with these values of the fields, where they have them."""
+    return [
+        replace(one, **{name: value for name, value in fields.items() if hasattr(one, name)})
+        for one in decisions
+    ]
+
+
+def trace(name, schedule, pushes=150, **parameters):
+    """All events and decisions of a paradigm over a schedule of `tests.builders.plans`."""
+    step_s, churn = schedule
+    return list(simulate(Machine(make(name, **parameters)), churn, step_s, pushes))
 
 
 def simulate(machine, churn, step_s, pushes):

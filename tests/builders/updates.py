@@ -17,6 +17,8 @@ def update_plan(samples, workers=None, progress=0.0, phase="", staleness=None, *
     )
 
 
+TOO_FAST = {"lr": 1e20, "groups": [{"match": ["*"], "lr_factor": 1e20}]}
+"""A step with which float32 overflows."""
 UPDATES = {
     "sgd": {},
     "momentum": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},

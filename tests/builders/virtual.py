@@ -19,7 +19,7 @@ from raysync.core.journal import Checkpointed, Entry, encode, header
 from raysync.core.replay import replay
 from raysync.engine.messages import PublishCall
 from raysync.errors import RunFailed
-from raysync.paradigms import make, rebuild
+from raysync.paradigms import rebuild
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN
 from raysync.virtual.engine import VirtualEngine, driver_of
@@ -49,28 +49,21 @@ def timed(**settings):
     return prepare(config.validate(TIMING | settings), SMALL, DATA)
 
 
+def choice_of(paradigm, parameters):
+    is_choice = isinstance(paradigm, ParadigmChoice)
+    return paradigm if is_choice else ParadigmChoice(name=paradigm, **parameters)
+
+
 def run(training, paradigm="bsp", **parameters):
     """All lines of a run."""
-    choice = (
-        paradigm
-        if isinstance(paradigm, ParadigmChoice)
-        else ParadigmChoice(name=paradigm, **parameters)
-    )
-    return [
-        line
-        for lines in VirtualEngine().run(training, training.experiment.make(choice))
-        for line in lines
-    ]
+    made = training.experiment.make(choice_of(paradigm, parameters))
+    return [line for lines in VirtualEngine().run(training, made) for line in lines]
 
 
 def learn(training, paradigm="bsp", **parameters):
     """All lines of a run that trains, and its driver as the run left it: see `weights_of`."""
-    choice = (
-        paradigm
-        if isinstance(paradigm, ParadigmChoice)
-        else ParadigmChoice(name=paradigm, **parameters)
-    )
-    driver = driver_of(training, training.experiment.make(choice))
+    made = training.experiment.make(choice_of(paradigm, parameters))
+    driver = driver_of(training, made)
     return [line for lines in driver.run() for line in lines], driver
 
 
@@ -89,12 +82,28 @@ def entries(lines, kind):
     return [line for line in lines if isinstance(line, Entry) and isinstance(line.event, kind)]
 
 
+def decided(lines, kind):
+    """(when, decision) of all decisions of a kind."""
+    return [
+        (entry.event.at, decision)
+        for entry in entries(lines, object)
+        for decision in entry.decisions
+        if isinstance(decision, kind)
+    ]
+
+
 def push_times(lines):
     """Slot -> when its lives pushed."""
     times = {}
     for entry in entries(lines, Pushed):
         times.setdefault(slot_of(entry.event.worker), []).append(entry.event.at)
     return times
+
+
+def times_of(paradigm, /, samples, workers, **described):
+    """When the workers of a timed run push."""
+    training = timed(workers=workers, workload={"samples": samples}, **described)
+    return push_times(run(training, paradigm))
 
 
 def busy(lines):
@@ -169,12 +178,8 @@ def cut_task(modules, groups, **settings):
     return prepare(config.validate(settings), deep, DATA)
 
 
-def ran(training, paradigm):
-    return [line for lines in VirtualEngine().run(training, paradigm) for line in lines]
-
-
 def decoupled(training, modules, groups, **settings):
-    return ran(training, make("decoupled", modules=modules, groups=groups, **settings))
+    return run(training, "decoupled", modules=modules, groups=groups, **settings)
 
 
 def interrupted(task, choice, after, checkpoint=None, ends=NO_ENDS):

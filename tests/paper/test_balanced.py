@@ -1,18 +1,17 @@
 """LB-BSP (SoCC 2020) around other paradigms: batch sizes by the speeds of the workers."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 
 from raysync.core.decisions import Apply, Note, Release
 from raysync.core.machine import Machine
-from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms import make
+from raysync.paradigms.asp import ASP
 from raysync.testing.drive import Drive
 from tests.builders.messages import naming
-from tests.builders.schedules import released
+from tests.builders.schedules import batch_sizes, of, released
 
 FAST, SLOW = "w-0#1", "w-1#1"
 OWN = 32
@@ -42,16 +41,15 @@ class Cluster:
 
     def take(self, decisions):
         """Remember the sizes of the releases."""
-        for decision in decisions:
-            if isinstance(decision, Release):
-                self.sizes[decision.worker] = decision.batch_size or OWN
+        for release in of(Release, decisions):
+            self.sizes[release.worker] = release.batch_size or OWN
 
     def in_order(self):
         return [self.sizes[worker] for worker in self.drive.roster.live]
 
 
 def notes(decisions):
-    return [decision.values for decision in decisions if isinstance(decision, Note)]
+    return [note.values for note in of(Note, decisions)]
 
 
 def test_the_batch_is_divided_by_the_speeds_and_its_size_is_kept():
@@ -90,10 +88,27 @@ def test_shares_settle_within_ten_rounds_after_a_change_of_speed():
     assert cluster.in_order() == [51, 13]
 
 
-@pytest.mark.parametrize(("hysteresis", "sizes"), [(0.05, [32, 32]), (0.02, [33, 31])])
-def test_sizes_change_only_if_the_longest_time_falls_by_more_than_the_hysteresis(hysteresis, sizes):
-    """At 1 : 0.95 the 32 samples of the slow one take 33.7 s; 31 take 32.6 s, 3.1 % less."""
-    cluster = Cluster(1, 0.95, hysteresis=hysteresis)
+LIMITS = {
+    # 32 samples of the slow one take 33.7 s; 31 take 32.6 s, 3.1 % less
+    "within the hysteresis": ((1, 0.95), {"hysteresis": 0.05}, [32, 32]),
+    "beyond the hysteresis": ((1, 0.95), {"hysteresis": 0.02}, [33, 31]),
+    "a sample for each device": (
+        (1, 0.01),
+        {"workers": {"w": {"batch_size": OWN, "devices": 4}}},
+        [60, 4],
+    ),
+    # nothing told `balanced` that the workers' own batches are larger than `max_batch`
+    "what was computed is allowed": ((3, 1), {"workers": {"w": {"max_batch": 10}}}, [32, 32]),
+    "multiples": ((3, 2, 2, 1), {"multiple": 8}, [48, 32, 32, 16]),
+    # an experiment refuses that
+    "own batches that are no multiple": ((3, 1), {"multiple": 5}, [32, 32]),
+}
+
+
+@pytest.mark.parametrize("limit", LIMITS)
+def test_sizes_have_limits(limit):
+    speeds, parameters, sizes = LIMITS[limit]
+    cluster = Cluster(*speeds, **parameters)
     cluster.round()
     assert cluster.in_order() == sizes
 
@@ -105,8 +120,7 @@ def test_time_in_transfer_counts_as_a_fixed_part():
     near = Drive(make("balanced"), FAST, SLOW)
     near.push(FAST, 32, samples=OWN, busy_s=32)
     decisions = near.push(SLOW, 52, samples=OWN, busy_s=32)  # 20 s of them on the way
-    sizes = [each.batch_size for each in decisions if isinstance(each, Release)]
-    assert sizes == [42, 22], "42 = 20 + 22"
+    assert batch_sizes(decisions) == [42, 22], "42 = 20 + 22"
 
 
 def test_a_described_device_is_predicted_with_its_fixed_part_floor_and_memory():
@@ -126,29 +140,7 @@ def test_a_described_device_is_predicted_with_its_fixed_part_floor_and_memory():
         drive = Drive(make("balanced", workers=workers), "f-0#1", "s-0#1")
         drive.push("f-0#1", 2, samples=32, busy_s=2)
         decisions = drive.push("s-0#1", 4, samples=32, busy_s=4)
-        assert [each.batch_size for each in decisions if isinstance(each, Release)] == sizes
-
-
-def test_a_worker_on_several_devices_keeps_a_sample_for_each():
-    cluster = Cluster(1, 0.01, workers={"w": {"batch_size": OWN, "devices": 4}})
-    cluster.round()
-    assert cluster.in_order() == [60, 4]
-
-
-def test_a_size_that_a_worker_has_computed_is_allowed_whatever_its_group_says():
-    """Nothing told `balanced` that the workers' own batches are larger than `max_batch`."""
-    cluster = Cluster(3, 1, workers={"w": {"max_batch": 10}})
-    cluster.round()
-    assert cluster.in_order() == [OWN, OWN]
-
-
-def test_sizes_are_multiples():
-    cluster = Cluster(3, 2, 2, 1, multiple=8)
-    cluster.round()
-    assert cluster.in_order() == [48, 32, 32, 16]
-    odd = Cluster(3, 1, multiple=5)  # whose own 32 are no multiple: an experiment refuses that
-    odd.round()
-    assert odd.in_order() == [32, 32]
+        assert batch_sizes(decisions) == sizes
 
 
 def test_around_asp_the_pace_is_equalised():
@@ -181,7 +173,7 @@ def test_a_leaver_takes_its_own_size_with_it_and_its_next_life_has_its_speed():
     assert decisions[-1] == Release("w-2#2", clock=2, version=2, batch_size=24, lead=0)
     for worker in (a, b, "w-2#2"):
         decisions = drive.push(worker, drive.now + 24, samples=OWN, busy_s=24)
-    assert sum(each.batch_size for each in decisions if isinstance(each, Release)) == 96
+    assert sum(batch_sizes(decisions)) == 96
 
 
 def test_a_worker_that_has_not_pushed_has_its_own_size():
@@ -207,7 +199,7 @@ def test_what_the_inner_rule_decides_stays():
     drive.tick(key)
     decisions = drive.push(SLOW, 4, samples=OWN, busy_s=4)
     assert switch.phase == "asp"
-    assert [each.batch_size for each in decisions if isinstance(each, Release)] == [51, 13]
+    assert batch_sizes(decisions) == [51, 13]
     assert not switch.infeasible_reason(2)
     late = make("balanced", paradigm={"name": "k-sync", "k": 3})
     assert late.infeasible_reason(2).startswith("k-sync: k: 3 workers of 2")
@@ -227,19 +219,13 @@ def test_a_restored_machine_goes_on():
 
 
 @dataclass
-class Sized(Paradigm):
+class Sized(ASP):
     """A user's own paradigm that sets sizes and does not say so."""
 
-    name: ClassVar[str] = "sized"
+    name = "sized"
 
     def on_push(self, roster, push):
         return [Apply((push,)), Release(push[0], batch_size=3)]
-
-    def on_leave(self, roster, worker):
-        return []
-
-    def explain(self, roster, worker):
-        return ""
 
 
 def test_an_inner_paradigm_that_sets_sizes_is_refused():

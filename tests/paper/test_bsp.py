@@ -38,33 +38,3 @@ def test_fast_workers_wait_for_slow_ones_and_are_told_for_whom():
     for i in range(1, 4):
         drive.push(f"w-{i}#1")
     assert holds(drive.push("w-4#1")) == {"w-4#1": Telling("w-5#1 pushed")}
-
-
-def test_a_newcomer_enters_the_round_in_progress():
-    drive = Drive(make("bsp"), "a#1", "b#1")
-    drive.push("a#1")
-    assert released(drive.join("c#1")) == ["c#1"]
-    assert released(drive.push("b#1")) == []
-    assert applied(drive.push("c#1")) == [(("a#1", 0), ("b#1", 0), ("c#1", 0))]
-
-
-def test_the_push_of_a_leaver_that_has_arrived_counts():
-    drive = Drive(make("bsp"), "a#1", "b#1")
-    drive.push("a#1")
-    assert released(drive.leave("a#1")) == []
-    answer = drive.push("b#1")
-    assert applied(answer) == [(("a#1", 0), ("b#1", 0))]
-    assert released(answer) == ["b#1"]
-
-
-def test_the_round_ends_when_the_one_that_all_waited_for_leaves():
-    drive = Drive(make("bsp"), "a#1", "b#1")
-    drive.push("a#1")
-    answer = drive.leave("b#1")
-    assert applied(answer) == [(("a#1", 0),)]
-    assert released(answer) == ["a#1"]
-
-
-def test_a_round_without_a_push_makes_no_update():
-    drive = Drive(make("bsp"), "a#1")
-    assert drive.leave("a#1") == []

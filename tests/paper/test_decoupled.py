@@ -2,8 +2,6 @@
 may ask for.
 """
 
-from contextlib import suppress
-
 import pytest
 from hypothesis import given, strategies as st
 
@@ -19,18 +17,7 @@ from raysync.errors import ConfigError, IllegalDecision, ProtocolViolation
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.bsp import BSP
 from tests.builders.messages import naming
-
-sizes = st.integers(1, 6)
-
-
-def forward_tick(stage, batch):
-    """The tick at which a stage runs a batch forward."""
-    return batch + stage - 1
-
-
-def backward_tick(schedule, stage, batch):
-    """The tick at which a stage runs a batch backward."""
-    return forward_tick(stage, batch) + schedule.delay(stage)
+from tests.builders.schedules import of
 
 
 def forward_batch(stage, tick):
@@ -66,22 +53,6 @@ def waiting(pipelines, stage_id):
         before.forwards_done - counts.forwards if before else 0,
         behind.backwards_done - counts.backwards if behind else 0,
     )
-
-
-@given(sizes, st.data())
-def test_a_gradient_comes_2_k_minus_k_ticks_after_its_batch(stages, data):
-    schedule = PipelineSchedule(stages)
-    stage, batch = data.draw(st.integers(1, stages)), data.draw(st.integers(1, 50))
-    assert backward_tick(schedule, stage, batch) - forward_tick(stage, batch) == 2 * (
-        stages - stage
-    )
-    assert forward_batch(stage, forward_tick(stage, batch)) == batch
-    assert backward_batch(schedule, stage, backward_tick(schedule, stage, batch)) == batch
-    if stage < stages:  # what a neighbour makes at a tick is used at the next one
-        assert forward_tick(stage + 1, batch) == forward_tick(stage, batch) + 1
-        assert (
-            backward_tick(schedule, stage, batch) == backward_tick(schedule, stage + 1, batch) + 1
-        )
 
 
 def test_the_figure_of_fdg():
@@ -156,41 +127,45 @@ def drive(pipelines, choose, order=None):
     return lists
 
 
-@given(st.integers(1, 5), st.integers(1, 30), st.data())
-def test_each_stage_works_in_the_order_of_the_ticks(stages, batches, data):
+ANY_ORDER = st.randoms(use_true_random=True)
+
+
+@given(st.integers(1, 5), st.integers(1, 30), ANY_ORDER)
+def test_each_stage_works_in_the_order_of_the_ticks(stages, batches, random):
     pipelines = Pipelines(groups=1, stages=stages, batches=batches)
-    lists = drive(pipelines, lambda ready: data.draw(st.sampled_from(ready)))
+    lists = drive(pipelines, random.choice)
     assert lists == {
         (0, stage): by_ticks(pipelines.schedule, stage, batches) for stage in range(1, stages + 1)
     }
 
 
-@given(st.integers(1, 5), st.integers(1, 20), st.data())
-def test_locked_modules_compute_one_after_another(stages, batches, data):
+@given(st.integers(1, 5), st.integers(1, 20), ANY_ORDER)
+def test_locked_modules_compute_one_after_another(stages, batches, random):
     order = []
-    drive(
-        Pipelines(1, stages, batches, locked=True),
-        lambda ready: data.draw(st.sampled_from(ready)),
-        order,
-    )
+    drive(Pipelines(1, stages, batches, locked=True), random.choice, order)
     there_and_back = [*range(1, stages), stages, stages, *range(stages - 1, 0, -1)]
     assert [stage for _, stage in order] == there_and_back * batches
 
 
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 30), st.booleans(), st.data())
+@given(
+    st.integers(1, 4),
+    st.integers(1, 3),
+    st.integers(1, 30),
+    st.booleans(),
+    st.booleans(),
+    ANY_ORDER,
+)
 def test_groups_share_the_pool_and_every_batch_goes_all_the_way(
-    stages, groups, batches, locked, data
+    stages, groups, batches, locked, firsts_wait, random
 ):
+    """Also where the first stages are held for as long as others have something to do."""
     pipelines = Pipelines(groups, stages, batches, locked)
-    firsts = {stage for stage in pipelines.counts if stage[1] == 1}
-    # Who is held for as long as others have something to do.
-    last = data.draw(st.sampled_from([set(), firsts]))
-    lists = drive(
-        pipelines,
-        lambda ready: data.draw(
-            st.sampled_from([one for one in ready if one not in last] or ready)
-        ),
-    )
+
+    def choose(ready):
+        others = [stage for stage in ready if stage[1] != 1]
+        return random.choice(others if firsts_wait and others else ready)
+
+    lists = drive(pipelines, choose)
     fed = 0
     for group in range(groups):
         backward = [
@@ -201,34 +176,6 @@ def test_groups_share_the_pool_and_every_batch_goes_all_the_way(
         fed += len(backward[0])
     assert fed == batches
     assert all(is_drained(pipelines, stage) for stage in pipelines.counts)
-
-
-@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 20), st.booleans(), st.data())
-def test_what_was_begun_before_a_cut_is_begun_again(stages, groups, batches, locked, data):
-    """With the releases under way alone: also by a stage that a paradigm holds."""
-    before, resumed = (Pipelines(groups, stages, batches, locked) for _ in range(2))
-    picks = data.draw(st.integers(0, 60))
-
-    def choose(ready):
-        nonlocal picks
-        picks -= 1
-        if picks < 0:
-            raise InterruptedError
-        return data.draw(st.sampled_from(ready))
-
-    with suppress(InterruptedError):
-        drive(before, choose)
-    pushed = {stage: counts.backwards_done for stage, counts in before.counts.items()}
-    passes = resumed.resume(before.taken, pushed)
-    for stage, counts in before.counts.items():
-        if counts.releases > pushed[stage]:
-            passes += resumed.released(stage)
-    while passes:
-        passes += resumed.done(passes.pop(0))
-    for stage, counts in before.counts.items():
-        again = resumed.counts[stage]
-        assert again.forwards >= counts.forwards
-        assert again.backwards >= counts.backwards
 
 
 def test_what_cannot_have_happened_is_refused():
@@ -245,8 +192,9 @@ def test_what_cannot_have_happened_is_refused():
     assert pipelines.released((0, 2)) == [Pass((0, 2), "forward", 1)]
 
 
-def pushed(worker, at, clock, base=0):
-    return Pushed(at=at, worker=worker, clock=clock, base=base, samples=4, busy_s=1.0)
+def pushed(worker, at):
+    """The first push of a worker."""
+    return Pushed(at=at, worker=worker, clock=0, base=0, samples=4, busy_s=1.0)
 
 
 def test_each_module_has_a_machine_of_its_own():
@@ -263,17 +211,9 @@ def test_each_module_has_a_machine_of_its_own():
     }
     for name in names.values():
         assert machines.handle(Joined(at=0.0, worker=name)) == [Release(name, 0, 0, lead=0)]
-    assert not [
-        one
-        for one in machines.handle(pushed(names[0, 2], 1.0, 0))
-        if isinstance(one, Apply | Release)
-    ]
-    assert not [
-        one
-        for one in machines.handle(pushed(names[0, 1], 1.0, 0))
-        if isinstance(one, Apply | Release)
-    ]
-    done = machines.handle(pushed(names[1, 2], 2.0, 0))
+    for module in (2, 1):
+        assert not of(Apply | Release, machines.handle(pushed(names[0, module], 1.0)))
+    done = machines.handle(pushed(names[1, 2], 2.0))
     assert done[0] == Apply(((names[0, 2], 0), (names[1, 2], 0)), version=1, samples_before=0)
     assert machines.roster.progress == 0.5
     assert machines.machines[1].roster.progress == 0
@@ -305,8 +245,8 @@ def test_timers_are_a_stages_own():
     workers = [worker_id(stage_slot(f"w-{group}", 2), 1) for group in (0, 1)]
     for worker in workers:
         machines.handle(Joined(at=0.0, worker=worker))
-    decisions = machines.handle(pushed(workers[0], 1.0, 0))
-    timer = next(one for one in decisions if isinstance(one, SetTimer))
+    decisions = machines.handle(pushed(workers[0], 1.0))
+    [timer] = of(SetTimer, decisions)
     assert timer.key.startswith("2/")
     assert machines.timers == {timer.key: timer.at}
     assert machines.handle(TimerFired(at=timer.at, key=timer.key))[0].key == timer.key
@@ -342,7 +282,7 @@ def test_what_a_users_paradigm_decides_and_nothing_heeds_is_refused(setting):
     machines = StageMachines(Deciding, 1)
     machines.handle(Joined(at=0.0, worker="m1/a-0#1"))
     with pytest.raises(IllegalDecision, match=naming(f"sync: {setting}=5")):
-        machines.handle(Pushed(at=1.0, worker="m1/a-0#1", clock=0, base=0, samples=8, busy_s=1.0))
+        machines.handle(pushed("m1/a-0#1", 1.0))
 
 
 def test_only_full_averaging_of_gradients_each_round_has_one_server():

@@ -10,11 +10,12 @@ from tests.builders.messages import Telling, tells
 from tests.builders.schedules import applied, dropped, holds, joins, released, simulate
 
 LATE = "late: 1 update since its weights"
-
-
-@pytest.mark.parametrize(
+TWO_OF_THREE = pytest.mark.parametrize(
     ("name", "parameters"), [("k-sync", {"k": 2}), ("backup-workers", {"backups": 1})]
 )
+
+
+@TWO_OF_THREE
 def test_a_round_ends_with_the_first_pushes_and_those_workers_begin_the_next(name, parameters):
     """ "the PS waits for gradients from the first K workers" (Dutta et al., section 2); Chen et
     al.: n + b workers.
@@ -26,9 +27,7 @@ def test_a_round_ends_with_the_first_pushes_and_those_workers_begin_the_next(nam
     assert released(answer) == ["c#1", "a#1"], "b still computes"
 
 
-@pytest.mark.parametrize(
-    ("name", "parameters"), [("k-sync", {"k": 2}), ("backup-workers", {"backups": 1})]
-)
+@TWO_OF_THREE
 def test_a_late_push_is_dropped_and_its_worker_joins_the_round_in_progress(name, parameters):
     drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
     drive.push("a#1")
@@ -46,53 +45,6 @@ def test_how_late_it_is_is_said():
     for _ in range(3):
         drive.push("a#1")
     assert tells(drive.push("b#1")[0].why, "late: 3")
-
-
-def test_all_workers_of_a_round_started_on_the_same_weights():
-    drive = Drive(make("k-sync", k=2), "a#1", "b#1", "c#1")
-    for worker in ("a#1", "b#1", "a#1"):
-        drive.push(worker)
-    drive.push("c#1")
-    [pushes] = applied(drive.push("b#1"))
-    assert pushes == (("a#1", 1), ("b#1", 1))
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"), [("k-sync", {"k": 3}), ("backup-workers", {"backups": 0})]
-)
-def test_the_push_of_a_leaver_counts_beyond_k(name, parameters):
-    """Nobody who is there is late because of it."""
-    drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
-    drive.push("a#1")
-    assert drive.leave("a#1") == []
-    assert applied(drive.push("b#1")) == []
-    assert applied(drive.push("c#1")) == [(("a#1", 0), ("b#1", 0), ("c#1", 0))]
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"), [("k-sync", {"k": 3}), ("backup-workers", {"backups": 0})]
-)
-def test_the_round_ends_when_the_one_that_all_waited_for_leaves(name, parameters):
-    drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
-    drive.push("a#1")
-    answer = drive.push("b#1")
-    assert holds(answer) == {"b#1": Telling("3 2 computing: c#1")}
-    answer = drive.leave("c#1")
-    assert applied(answer) == [(("a#1", 0), ("b#1", 0))]
-    assert released(answer) == ["a#1", "b#1"]
-
-
-@pytest.mark.parametrize(
-    ("name", "parameters"), [("k-sync", {"k": 2}), ("backup-workers", {"backups": 1})]
-)
-def test_what_the_last_ones_left_behind_makes_an_update(name, parameters):
-    drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
-    drive.push("a#1")
-    drive.leave("a#1")
-    drive.leave("b#1")
-    assert applied(drive.leave("c#1")) == [(("a#1", 0),)]
-    drive = Drive(make(name, **parameters), "a#1")
-    assert drive.leave("a#1") == []
 
 
 def test_backups_stay_as_they_are_when_members_come_and_go():

@@ -2,11 +2,11 @@
 
 import pytest
 
-from raysync.core.decisions import Apply, Note, Release
+from raysync.core.decisions import Apply, Hold, Note, Release
 from raysync.core.machine import Machine
 from raysync.paradigms import make
 from raysync.testing.drive import SAMPLES, Drive
-from tests.builders.schedules import holds, joins, released, simulate
+from tests.builders.schedules import holds, joins, of, released, simulate
 
 FAST, SLOW = "fast#1", "slow#1"
 
@@ -25,11 +25,26 @@ def warm(fast_s=1.0, slow_s=2.0, lead=3, **options):
 
 
 def notes(decisions, kind):
-    return [
-        decision.values
-        for decision in decisions
-        if isinstance(decision, Note) and decision.kind == kind
-    ]
+    return [note.values for note in of(Note, decisions) if note.kind == kind]
+
+
+GRANT = ((SLOW, 0.0), (FAST, 0.0), (SLOW, 4.0), (FAST, 4.0), (FAST, 5.0))
+"""At 5 s the slow worker's next push is at 8 s: the fast one gets three more iterations of 1 s."""
+
+
+def fed(pushes, **options):
+    """After these pushes: the drive, and the last answer."""
+    drive = Drive(make("lagtuner", **options), FAST, SLOW)
+    for worker, at in pushes:
+        answer = drive.push(worker, at=at)
+    return drive, answer
+
+
+def run(fast_s, slow_s, pushes, **options):
+    """The machine after so many pushes of two workers of constant speed, and all decisions."""
+    machine, step_s = Machine(make("lagtuner", **options)), {FAST: fast_s, SLOW: slow_s}
+    events = simulate(machine, joins(FAST, SLOW), lambda worker, _: step_s[worker], pushes)
+    return machine, [each for _, decisions in events for each in decisions]
 
 
 def test_every_push_updates_the_server_at_once():
@@ -80,14 +95,9 @@ def test_the_controller_aligns_a_push_of_p_with_a_push_of_n():
     At 5.0 the fast worker (every 1 s) leads by 4; the slow one (every 3 s, last at 3.0) pushes next
     at 6.0: r* = 1.
     """
-    drive = Drive(make("lagtuner", s_lower=3, s_upper=15), FAST, SLOW)
-    drive.push(SLOW, at=0.0)
-    for at in (0.5, 1.0, 2.0):
-        drive.push(FAST, at=at)
-    drive.push(SLOW, at=3.0)
-    for at in (3.0, 4.0):
-        drive.push(FAST, at=at)
-    answer = drive.push(FAST, at=5.0)  # six pushes against two
+    pushes = [(SLOW, 0.0), *((FAST, at) for at in (0.5, 1.0, 2.0)), (SLOW, 3.0)]
+    pushes += [(FAST, at) for at in (3.0, 4.0, 5.0)]  # six pushes against two
+    _, answer = fed(pushes, s_lower=3, s_upper=15)
     assert notes(answer, "controller") == [
         {
             "slowest": SLOW,
@@ -114,12 +124,8 @@ def test_a_grant_of_r_gives_exactly_r_releases_under_the_hard_bound():
     """Our reading: "how many additional iterations the worker may complete" (section 3.3) is r*,
     not r* + 1.
     """
-    drive = Drive(make("lagtuner", s_lower=0, s_upper=10), FAST, SLOW)
-    drive.push(SLOW, at=0.0)
-    drive.push(FAST, at=0.0)
-    drive.push(SLOW, at=4.0)
-    answers = [drive.push(FAST, at=4.0), drive.push(FAST, at=5.0)]
-    assert notes(answers[1], "controller")[0]["extra"] == 3, (
+    drive, answer = fed(GRANT, s_lower=0, s_upper=10)
+    assert notes(answer, "controller")[0]["extra"] == 3, (
         "pushes at 5, 6, 7, 8 meet the slow one's at 8"
     )
     more = []
@@ -130,20 +136,13 @@ def test_a_grant_of_r_gives_exactly_r_releases_under_the_hard_bound():
     assert len(more) == 3, "three iterations, then it must ask or wait"
 
 
-def test_literal_grants_r_plus_1_releases():
+@pytest.mark.parametrize(("bound", "granted"), [("hard", 3), ("literal", 4)])
+def test_literal_grants_r_plus_1_releases(bound, granted):
     """Algorithm 1, lines 12-14 and 21-22 word for word: line 22 sends OK without spending the
     credit.
     """
-    granted = {}
-    for bound in ("hard", "literal"):
-        drive = Drive(make("lagtuner", s_lower=0, s_upper=10, bound=bound), FAST, SLOW)
-        drive.push(SLOW, at=0.0)
-        drive.push(FAST, at=0.0)
-        drive.push(SLOW, at=4.0)
-        drive.push(FAST, at=4.0)
-        drive.push(FAST, at=5.0)
-        granted[bound] = 1 + drive.machine.paradigm.credit[FAST]
-    assert granted == {"hard": 3, "literal": 4}
+    drive, _ = fed(GRANT, s_lower=0, s_upper=10, bound=bound)
+    assert 1 + drive.machine.paradigm.credit[FAST] == granted
 
 
 @pytest.mark.parametrize("predict", ["align", "wait"])
@@ -152,14 +151,11 @@ def test_the_guarantee_of_section_4_2_holds_under_the_hard_bound(predict, interv
     """ "the system guarantees |t_i - t_j| <= s_U at all times" (section 4.2), for iterations that
     are started.
     """
-    paradigm = make("lagtuner", s_lower=3, s_upper=15, predict=predict, interval=interval)
-    machine, leads = Machine(paradigm), []
-    for _, decisions in simulate(
-        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 2.9, 2000
-    ):
-        leads += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
-    assert max(leads) <= 15
-    assert predict == "wait" or max(leads) > 3, "the controller grants something"
+    options = {"s_lower": 3, "s_upper": 15, "predict": predict, "interval": interval}
+    _, decisions = run(1.0, 2.9, 2000, **options)
+    most = max(release.lead for release in of(Release, decisions))
+    assert most <= 15
+    assert predict == "wait" or most > 3, "the controller grants something"
 
 
 def test_literal_does_not_bound_the_lead():
@@ -167,13 +163,9 @@ def test_literal_does_not_bound_the_lead():
 
     Two workers with constant times in the ratio 1.9: the lead grows as under ASP, and nobody waits.
     """
-    machine, held = Machine(make("lagtuner", bound="literal")), 0
-    for _, decisions in simulate(
-        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 1.9, 4000
-    ):
-        held += len(holds(decisions))
+    machine, decisions = run(1.0, 1.9, 4000, bound="literal")
     assert machine.roster.lead(FAST) > 1000
-    assert held < 10
+    assert len(of(Hold, decisions)) < 10
 
 
 @pytest.mark.parametrize("bound", ["hard", "literal"])
@@ -197,38 +189,24 @@ def test_without_two_pushes_of_each_nothing_is_granted(bound):
     assert notes(answer, "waited") == [{"predicted_wait_s": None, "actual_wait_s": 1.0}]
 
 
-def test_predicted_pushes_of_the_slowest_are_never_in_the_past_under_the_hard_bound():
+@pytest.mark.parametrize(("bound", "distance_s"), [("hard", 0.0), ("literal", 1.0)])
+def test_predicted_pushes_of_the_slowest_are_never_in_the_past_under_the_hard_bound(
+    bound, distance_s
+):
     """The slow worker pushed at 0 and 1 and then stalls: at time 11 its "next" push would have been
-    at 2.
+    at 2. Literal: S_n reaches 2 + 8, 1 s before p's push.
     """
-    extra = {}
-    for bound in ("hard", "literal"):
-        drive = Drive(make("lagtuner", s_lower=1, s_upper=9, bound=bound), FAST, SLOW)
-        drive.push(SLOW, at=0.0)
-        drive.push(SLOW, at=1.0)
-        for at in (2.0, 5.0, 8.0):
-            drive.push(FAST, at=at)
-        answer = drive.push(FAST, at=11.0)
-        extra[bound] = (
-            notes(answer, "controller")[0]["extra"],
-            notes(answer, "controller")[0]["distance_s"],
-        )
-    assert extra == {"hard": (0, 0.0), "literal": (0, 1.0)}, (
-        "literal: S_n reaches 2 + 8, 1 s before p's push"
-    )
+    pushes = [(SLOW, 0.0), (SLOW, 1.0), *((FAST, at) for at in (2.0, 5.0, 8.0, 11.0))]
+    _, answer = fed(pushes, s_lower=1, s_upper=9, bound=bound)
+    [values] = notes(answer, "controller")
+    assert (values["extra"], values["distance_s"]) == (0, distance_s)
 
 
 def test_pushes_at_the_same_time_have_an_interval_of_0():
     """Nothing to divide by: n's every push is predicted for the same moment."""
-    drive = Drive(make("lagtuner", s_lower=0, s_upper=5), FAST, SLOW)
-    for worker, at in ((FAST, 0.0), (SLOW, 0.0), (FAST, 0.0), (SLOW, 0.0)):
-        drive.push(worker, at=at)
-    values = notes(drive.push(FAST, at=1.0), "controller")[0]
-    assert (values["slowest_interval_s"], values["extra"], values["predicted_wait_s"]) == (
-        0.0,
-        0,
-        0.0,
-    )
+    pushes = ((FAST, 0.0), (SLOW, 0.0), (FAST, 0.0), (SLOW, 0.0), (FAST, 1.0))
+    [values] = notes(fed(pushes, s_lower=0, s_upper=5)[1], "controller")
+    assert values["slowest_interval_s"] == values["extra"] == values["predicted_wait_s"] == 0
 
 
 def test_predict_wait_chooses_to_wait_for_a_slower_worker():
@@ -248,10 +226,9 @@ def test_predict_wait_chooses_to_wait_for_a_slower_worker():
 @pytest.mark.parametrize(("interval", "seconds"), [("push", 4.0), ("busy", 1.0)])
 def test_interval_busy_leaves_the_workers_own_waiting_out(interval, seconds):
     """The fast worker pushes at 1, waits until the slow one's push at 4, and pushes again at 5."""
-    drive = Drive(make("lagtuner", s_lower=0, s_upper=5, interval=interval), FAST, SLOW)
-    drive.push(SLOW, at=0.0)
-    drive.push(FAST, at=0.0)
-    assert holds(drive.push(FAST, at=1.0)), "the slow one has one push: nothing is granted"
+    pushes = [(SLOW, 0.0), (FAST, 0.0), (FAST, 1.0)]
+    drive, answer = fed(pushes, s_lower=0, s_upper=5, interval=interval)
+    assert holds(answer), "the slow one has one push: nothing is granted"
     drive.push(SLOW, at=4.0)
     assert notes(drive.push(FAST, at=5.0), "controller")[0]["interval_s"] == seconds
 
@@ -268,19 +245,12 @@ def test_predicted_and_actual_wait_are_noted():
 
 
 def test_a_grant_that_is_used_up_without_waiting_has_an_actual_wait_of_0():
-    machine, waits = Machine(make("lagtuner", bound="literal")), []
-    for _, decisions in simulate(
-        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 1.9, 200
-    ):
-        waits += notes(decisions, "waited")
-    assert waits
+    waits = notes(run(1.0, 1.9, 200, bound="literal")[1], "waited")
     assert {wait["actual_wait_s"] for wait in waits} == {0.0}
 
 
 def test_a_leaver_takes_its_credit_along():
-    drive = Drive(make("lagtuner", s_lower=0, s_upper=10), FAST, SLOW)
-    for worker, at in ((SLOW, 0.0), (FAST, 0.0), (SLOW, 4.0), (FAST, 4.0), (FAST, 5.0)):
-        drive.push(worker, at=at)
+    drive, _ = fed(GRANT, s_lower=0, s_upper=10)
     paradigm = drive.machine.paradigm
     assert (paradigm.credit, list(paradigm.predicted_s)) == ({FAST: 2}, [FAST])
     drive.leave(FAST, at=5.5)
@@ -296,11 +266,8 @@ def test_a_leaver_frees_the_held():
 
 def test_a_worker_that_was_caught_up_with_spends_its_grant_all_the_same():
     """It is released once, though its lead alone would release it as well."""
-    drive = Drive(make("lagtuner", s_lower=0, s_upper=10), FAST, SLOW)
-    for worker, at in ((SLOW, 0.0), (FAST, 0.0), (SLOW, 4.0), (FAST, 4.0), (FAST, 5.0)):
-        drive.push(worker, at=at)
-    for at in (5.5, 6.0):
-        drive.push(SLOW, at=at)
-    assert released(drive.push(FAST, at=7.0)).count(FAST) == 1
+    pushes = (*GRANT, (SLOW, 5.5), (SLOW, 6.0), (FAST, 7.0))
+    drive, answer = fed(pushes, s_lower=0, s_upper=10)
+    assert released(answer).count(FAST) == 1
     assert drive.roster.lead(FAST) == 0
     assert drive.machine.paradigm.credit == {FAST: 1}

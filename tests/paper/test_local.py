@@ -1,7 +1,6 @@
 """Local steps around other paradigms: local SGD, DiLoCo, and DyLU (arXiv 2401.09135)."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 
@@ -9,20 +8,24 @@ from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Release
 from raysync.core.events import Pushed
 from raysync.core.machine import Machine
-from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms import make
+from raysync.paradigms.asp import ASP
 from raysync.paradigms.local import steps_per_push
 from raysync.testing.drive import SAMPLES, Drive
 from tests.builders.messages import naming
-from tests.builders.schedules import applied, joins, released, simulate
+from tests.builders.schedules import applied, batch_sizes, joins, of, released, simulate
 
 FAST, HALF, FIFTH = "w-0#1", "w-1#1", "w-2#1"
 
 
+def by_speed(*workers, steps=8):
+    return Drive(make("local", paradigm="asp", steps=steps, by="speed"), *workers)
+
+
 def steps_in(decisions):
     """Worker -> the steps of its release."""
-    return {each.worker: each.steps for each in decisions if isinstance(each, Release)}
+    return {release.worker: release.steps for release in of(Release, decisions)}
 
 
 def steps_by_speed(step_s, pushes=60, **parameters):
@@ -82,14 +85,14 @@ def test_speeds_are_smoothed_as_those_of_balanced():
 
 
 def test_who_takes_no_time_counts_as_fast():
-    drive = Drive(make("local", paradigm="asp", steps=8, by="speed"), FAST, HALF)
+    drive = by_speed(FAST, HALF)
     drive.push(HALF, 8, busy_s=8)
     assert steps_in(drive.push(FAST, 8, busy_s=0)) == {FAST: 8}
     assert steps_in(drive.push(HALF, 16, busy_s=8)) == {HALF: 8}, "the fastest that was measured"
 
 
 def test_the_next_life_of_a_slot_has_its_speed():
-    drive = Drive(make("local", paradigm="asp", steps=8, by="speed"), FAST, HALF)
+    drive = by_speed(FAST, HALF)
     drive.push(FAST, 8, busy_s=8)
     assert steps_in(drive.push(HALF, 16, busy_s=16)) == {HALF: 4}
     drive.leave(HALF)
@@ -98,7 +101,7 @@ def test_the_next_life_of_a_slot_has_its_speed():
 
 
 def test_when_the_fastest_has_left_the_next_one_makes_all_steps():
-    drive = Drive(make("local", paradigm="asp", steps=8, by="speed"), FAST, HALF)
+    drive = by_speed(FAST, HALF)
     drive.push(FAST, 8, busy_s=8)
     drive.push(HALF, 16, busy_s=16)
     drive.leave(FAST)
@@ -112,7 +115,7 @@ def test_when_the_fastest_has_left_the_next_one_makes_all_steps():
 
 
 def test_the_next_fastest_is_found_as_soon_as_the_fastest_has_left():
-    drive = Drive(make("local", paradigm="asp", steps=8, by="speed"), FAST, HALF, FIFTH, "w-3#1")
+    drive = by_speed(FAST, HALF, FIFTH, "w-3#1")
     drive.push(FAST, 8, busy_s=8)
     drive.push(HALF, 16, busy_s=16)
     drive.leave(FAST)
@@ -132,7 +135,7 @@ def test_nobody_makes_more_steps_than_the_fastest():
 
 def test_another_becomes_the_fastest():
     """The one that was is slower now: who is the fastest is asked after a push of each."""
-    drive = Drive(make("local", paradigm="asp", steps=10, by="speed"), FAST, HALF)
+    drive = by_speed(FAST, HALF, steps=10)
     drive.push(FAST, 10, busy_s=10)
     drive.push(HALF, 20, busy_s=20)
     seen = []
@@ -157,7 +160,7 @@ def test_what_the_inner_paradigm_decides_stays():
     drive = Drive(balanced, FAST, HALF)
     drive.push(FAST, 8, busy_s=8)
     decisions = drive.push(HALF, 24, busy_s=24)
-    assert [each.batch_size for each in decisions if isinstance(each, Release)] == [48, 16]
+    assert batch_sizes(decisions) == [48, 16]
     assert steps_in(decisions) == {FAST: 4, HALF: 4}
     assert make("local", paradigm={"name": "k-sync", "k": 3}).infeasible_reason(2)
 
@@ -166,14 +169,13 @@ def test_balanced_around_it_divides_the_batch_of_a_step():
     drive = Drive(make("balanced", paradigm={"name": "local", "steps": 4}), FAST, HALF)
     drive.push(FAST, 8, busy_s=8)
     decisions = drive.push(HALF, 24, busy_s=24)
-    assert [each.batch_size for each in decisions if isinstance(each, Release)] == [48, 16]
+    assert batch_sizes(decisions) == [48, 16]
     assert steps_in(decisions) == {FAST: 4, HALF: 4}
     assert drive.machine.paradigm.own == {"w-0": SAMPLES, "w-1": SAMPLES}
     near = Drive(make("balanced", paradigm={"name": "local", "steps": 4}), FAST, HALF)
     near.push(FAST, 128, busy_s=128)
     decisions = near.push(HALF, 208, busy_s=128)  # 80 s of them on the way, 20 for each step
-    sizes = [each.batch_size for each in decisions if isinstance(each, Release)]
-    assert sizes == [42, 22], "as without local steps"
+    assert batch_sizes(decisions) == [42, 22], "as without local steps"
 
 
 def test_what_ringmaster_drops_is_as_many_steps_again():
@@ -194,11 +196,7 @@ def test_post_local_sgd_is_a_switch():
     for event, decisions in simulate(
         Machine(post, 8 * SAMPLES), joins(FAST, HALF), lambda *_: 1.0, 8
     ):
-        seen += [
-            (event.at, each.phase, len(each.pushes))
-            for each in decisions
-            if isinstance(each, Apply)
-        ]
+        seen += [(event.at, each.phase, len(each.pushes)) for each in of(Apply, decisions)]
         assert not isinstance(event, Pushed) or event.steps == (1 if event.at <= 2 else 8)
     assert seen == [(1, "bsp", 2), (2, "bsp", 2), (10, "local", 2), (18, "local", 2)]
 
@@ -215,19 +213,13 @@ def test_a_restored_machine_goes_on():
 
 
 @dataclass
-class Stepping(Paradigm):
+class Stepping(ASP):
     """A user's own paradigm that sets steps and does not say so."""
 
-    name: ClassVar[str] = "stepping"
+    name = "stepping"
 
     def on_push(self, roster, push):
         return [Apply((push,)), Release(push[0], steps=3)]
-
-    def on_leave(self, roster, worker):
-        return []
-
-    def explain(self, roster, worker):
-        return ""
 
 
 def test_an_inner_paradigm_that_sets_steps_is_refused():

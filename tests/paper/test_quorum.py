@@ -2,21 +2,22 @@
 
 import pytest
 
-from raysync.core.decisions import Apply, Drop, Release, SetTimer
+from raysync.core.decisions import Apply, SetTimer
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.paradigms.quorum import GRACE
+from raysync.paradigms.syncswitch import DETECT
 from raysync.testing.drive import Drive
 from tests.builders.messages import Telling, naming
-from tests.builders.schedules import applied, dropped, holds, released
+from tests.builders.schedules import applied, dropped, holds, of, released
 
 WORKERS = ("a#1", "b#1", "c#1")
 LATE = "late: 1 update since its weights"
 
 
 def set_timers(decisions):
-    return [each.at for each in decisions if isinstance(each, SetTimer)]
+    return [each.at for each in of(SetTimer, decisions)]
 
 
 @pytest.mark.parametrize("late", ["next", "drop"])
@@ -60,18 +61,6 @@ def test_a_late_push_takes_part_in_the_next_update():
     assert released(answer) == ["c#1", "a#1"]
 
 
-def test_or_it_is_dropped_and_its_worker_released_on_the_newest_weights():
-    drive = Drive(make("quorum", k=2, late="drop"), *WORKERS)
-    drive.push("a#1")
-    drive.push("b#1")
-    assert drive.push("c#1") == [
-        Drop(("c#1", 0), LATE, "late"),
-        Release("c#1", clock=1, version=1, lead=0),
-    ]
-    drive.push("c#1")
-    assert applied(drive.push("a#1")) == [(("c#1", 1), ("a#1", 1))]
-
-
 def test_nobody_waits_for_the_end_when_all_have_pushed():
     drive = Drive(make("quorum", k=1, grace_s=5.0), *WORKERS)
     assert set_timers(drive.push("a#1", 1.0)) == [6.0]
@@ -88,16 +77,6 @@ def test_all_of_fewer_members_are_waited_for_without_a_grace_period():
     assert not set_timers(drive.push("a#1"))
     assert applied(drive.push("b#1")) == [(("a#1", 0), ("b#1", 0))]
     assert not drive.machine.timers
-
-
-@pytest.mark.parametrize("grace_s", [0.0, 5.0])
-def test_the_update_goes_when_the_last_that_is_missing_leaves(grace_s):
-    drive = Drive(make("quorum", k=3, grace_s=grace_s), *WORKERS)
-    drive.push("a#1")
-    drive.push("b#1")
-    answer = drive.leave("c#1")
-    assert applied(answer) == [(("a#1", 0), ("b#1", 0))]
-    assert released(answer) == ["a#1", "b#1"]
 
 
 def test_it_goes_so_in_a_grace_period_and_not_before_the_last():
@@ -134,15 +113,6 @@ def test_a_grace_period_ends_at_its_time_though_its_workers_have_left():
     assert drive.now == 6.0
 
 
-def test_what_the_last_ones_left_behind_makes_an_update():
-    drive = Drive(make("quorum", k=2, grace_s=5.0), "a#1", "b#1")
-    drive.push("a#1")
-    drive.leave("a#1")
-    assert applied(drive.leave("b#1")) == [(("a#1", 0),)]
-    drive = Drive(make("quorum"), "a#1")
-    assert drive.leave("a#1") == []
-
-
 def test_a_dropped_push_takes_its_grace_period_with_it():
     """Sync-Switch drops the push of a straggler that has begun it, and goes on without it."""
     quorum = {"name": "quorum", "k": 1, "grace_s": 0.5}
@@ -151,9 +121,9 @@ def test_a_dropped_push_takes_its_grace_period_with_it():
     drive.push("a#1", 1.0)
     drive.push("b#1", 1.0)
     drive.tick(GRACE)
-    drive.tick("sync-switch: detect")
+    drive.tick(DETECT)
     assert set_timers(drive.push("c#1", 2.75)) == [3.25]
-    answer = drive.tick("sync-switch: detect")
+    answer = drive.tick(DETECT)
     assert dropped(answer) == [("c#1", 0)]
     assert None in set_timers(answer)
     assert GRACE not in drive.machine.timers

@@ -1,21 +1,18 @@
 """Ringmaster ASGD (2501.16168) around other rules."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import pytest
 
-from raysync.config import ParadigmChoice
-from raysync.core.decisions import Apply, Drop, Release, SetTimer, Switch
-from raysync.core.events import TimerFired
+from raysync.core.decisions import Drop, Release, SetTimer, Switch
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.paradigms.asp import ASP
 from raysync.testing.drive import Drive
 from tests.builders.messages import Telling, naming, tells
+from tests.builders.paradigms import GLOBAL
 from tests.builders.schedules import applied, released
-from tests.builders.virtual import replayed, run, timed
 
 R = 3
 
@@ -67,13 +64,8 @@ def test_a_dropped_push_is_no_step_to_the_inner_rule():
 
 
 def test_who_is_dropped_is_released_at_the_lead_of_its_release_before():
-    drive = Drive(
-        make("ringmaster", paradigm={"name": "ssp", "staleness": 1}, staleness=1),
-        "a#1",
-        "b#1",
-        "c#1",
-        "slow#1",
-    )
+    paradigm = make("ringmaster", paradigm={"name": "ssp", "staleness": 1}, staleness=1)
+    drive = Drive(paradigm, "a#1", "b#1", "c#1", "slow#1")
     for worker in ("a#1", "b#1", "b#1", "c#1", "c#1"):
         drive.push(worker)
     assert drive.roster.lead("a#1") == 1
@@ -90,19 +82,6 @@ def test_only_a_push_that_has_just_arrived_is_no_step():
     assert drive.roster.lead("a#1") == 1
 
 
-def test_no_push_waits_for_ever_beyond_the_tolerance_of_hybrid():
-    """A worker of 3.7 s leaves weights behind that are pulled every third time only."""
-    inner = {"name": "hybrid", "k": 2, "staleness_tolerance": 0, "pull_interval": 3}
-    training = timed(
-        workers=[{"name": name, "step_s": s} for name, s in zip("abc", (1, 1, 3.7), strict=True)],
-        workload={"iterations_per_worker": 30},
-    )
-    choice = ParadigmChoice(name="ringmaster", staleness=0, paradigm=inner)
-    lines = run(training, choice)
-    assert lines[-1].status == "finished"
-    assert replayed(training, lines, choice).difference is None
-
-
 def test_a_step_that_is_made_again_has_the_size_that_the_inner_rule_gave_it():
     sized = {"name": "balanced", "paradigm": "asp"}
     drive = Drive(make("ringmaster", paradigm=sized, staleness=0), "a#1", "b#1")
@@ -115,13 +94,7 @@ def test_a_push_on_the_published_weights_is_never_dropped():
     """Else nobody would get through: workers pull version 1, which stays published for ten
     updates.
     """
-    inner = {
-        "name": "hybrid",
-        "k": 1,
-        "staleness_tolerance": "inf",
-        "pull_interval": 10,
-        "snapshot": "global",
-    }
+    inner = GLOBAL | {"k": 1, "pull_interval": 10}
     drive = Drive(make("ringmaster", paradigm=inner, staleness=2), "a#1", "b#1")
     answers = [drive.push("a#1") for _ in range(11)]
     assert all(len(applied(answer)) == 1 for answer in answers)
@@ -134,26 +107,23 @@ def test_a_push_on_the_published_weights_is_never_dropped():
 
 
 def test_a_snapshot_holds_the_inner_state():
-    drive = Drive(
-        make("ringmaster", paradigm={"name": "hybrid", "k": 2, "pull_interval": 3}), "a#1", "b#1"
-    )
+    inner = {"name": "hybrid", "k": 2, "pull_interval": 3}
+    drive = Drive(make("ringmaster", paradigm=inner), "a#1", "b#1")
     drive.push("a#1")
     drive.leave("a#1")
-    state = drive.machine.paradigm.state()
-    assert state == {"inner": {"left_behind": [["a#1", 0]], "releases": {"b#1": 1}, "updates": 0}}
-    fresh = make("ringmaster", **drive.machine.paradigm.parameters())
-    assert Machine.restore(drive.machine.snapshot(), fresh).paradigm.state() == state
-    assert drive.machine.paradigm.parameters() == {
-        "paradigm": {"name": "hybrid", "k": 2, "pull_interval": 3},
-        "staleness": 8,
-    }
+    machine, paradigm = drive.machine, drive.machine.paradigm
+    state = {"inner": {"left_behind": [["a#1", 0]], "releases": {"b#1": 1}, "updates": 0}}
+    assert paradigm.state() == state
+    assert paradigm.parameters() == {"paradigm": inner, "staleness": 8}
+    fresh = make("ringmaster", **paradigm.parameters())
+    assert Machine.restore(machine.snapshot(), fresh).paradigm.state() == state
 
 
 @dataclass
 class Timed(ASP):
     """Switches when its timer fires."""
 
-    name: ClassVar[str] = "timed"
+    name = "timed"
 
     def on_join(self, roster, worker):
         return [Release(worker), SetTimer("now", roster.now)]
@@ -173,21 +143,16 @@ class Timed(ASP):
 
 @dataclass
 class Switching(ASP):
-    name: ClassVar[str] = "sync-switch"
+    name = "sync-switch"
 
 
 def test_timers_switches_and_settings_are_the_inner_rules():
     paradigm = make("ringmaster", paradigm=f"{__name__}:Timed")
     assert paradigm.phases() == ("early", "late")
-    assert (paradigm.infeasible_reason(2), paradigm.infeasible_reason(3)) == (
-        "",
-        "timed: 3 are odd",
-    )
+    reasons = [paradigm.infeasible_reason(workers) for workers in (2, 3)]
+    assert reasons == ["", "timed: 3 are odd"]
     drive = Drive(paradigm, "a#1")
-    assert drive.machine.handle(TimerFired(at=0.0, key="now")) == [
-        Switch("now", "it is time"),
-        SetTimer("again", 1.0),
-    ]
+    assert drive.tick("now") == [Switch("now", "it is time"), SetTimer("again", 1.0)]
     assert drive.leave("a#1") == []
 
 
@@ -207,8 +172,3 @@ def test_timers_switches_and_settings_are_the_inner_rules():
 def test_an_inner_rule_that_cannot_be_says_why(paradigm, says):
     with pytest.raises(ConfigError, match=naming(says)):
         make("ringmaster", paradigm=paradigm)
-
-
-def test_by_default_it_is_asynchronous():
-    assert applied(Drive(make("ringmaster"), "a#1").push("a#1")) == [(("a#1", 0),)]
-    assert isinstance(Drive(make("ringmaster"), "a#1").push("a#1")[0], Apply)

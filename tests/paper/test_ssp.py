@@ -1,7 +1,5 @@
 """SSP: Ho et al. 2013, and what LagTuner says of it."""
 
-import pytest
-
 from raysync.paradigms import make
 from raysync.testing.drive import Drive
 from tests.builders.messages import Telling
@@ -39,17 +37,3 @@ def test_the_held_worker_is_released_when_the_slowest_leaves():
     drive = Drive(make("ssp", staleness=0), "a#1", "b#1")
     drive.push("a#1")
     assert released(drive.leave("b#1")) == ["a#1"]
-
-
-@pytest.mark.parametrize("staleness", [0, 3])
-def test_a_newcomer_starts_at_the_slowest_clock(staleness):
-    drive = Drive(make("ssp", staleness=staleness), "a#1", "b#1")
-    for _ in range(3):
-        drive.push("a#1") if "a#1" in drive.roster.computing else None
-        drive.push("b#1")
-    drive.join("c#1")
-    assert (
-        drive.roster.clock("c#1")
-        == drive.roster.slow
-        == min(drive.roster.clock(w) for w in ("a#1", "b#1"))
-    )

@@ -6,26 +6,33 @@ from raysync.core.decisions import Note, SetTimer
 from raysync.core.machine import Machine
 from raysync.paradigms import make
 from raysync.paradigms.stragglers import Detector
+from raysync.paradigms.syncswitch import DETECT
 from raysync.randomness import standard_normal
 from raysync.testing.drive import Drive
-from tests.builders.schedules import joins, simulate
-
-DETECT = "sync-switch: detect"
+from tests.builders.schedules import joins, of, simulate
 
 
-def found(step_s, workers, pushes=200, first="asp", workload=10**9, **parameters):
-    """(when, whom) of the notes in a run where nobody reacts: with two workers elastic suspends
-    nobody, so greedy.
+def found(step_s, workers, first="asp", **parameters):
+    """(when, kind, whom) of the notes in a run where nobody reacts: with two workers elastic
+    suspends nobody, so greedy.
     """
     paradigm = make("sync-switch", first=first, then="asp", online="greedy", **parameters)
     names = [f"w-{n}#1" for n in range(workers)]
-    events = simulate(Machine(paradigm, workload), joins(*names), step_s, pushes)
+    events = simulate(Machine(paradigm, 10**9), joins(*names), step_s, 200)
     return [
-        (event.at, decision.kind, decision.worker)
+        (event.at, note.kind, note.worker)
         for event, decisions in events
-        for decision in decisions
-        if isinstance(decision, Note)
+        for note in of(Note, decisions)
     ]
+
+
+def watched(*workers, first="asp", then="bsp", online="greedy", **parameters):
+    paradigm = make("sync-switch", first=first, then=then, online=online, **parameters)
+    return Drive(paradigm, *workers, workload_samples=10**6)
+
+
+def stands_in(drive):
+    return drive.machine.paradigm.schedule.standing_in
 
 
 def slow(factor, since=0, until=10**9):
@@ -77,25 +84,23 @@ def test_from_four_workers_on_it_must_also_be_below_mean_minus_sigma():
 
 
 def test_who_is_stuck_is_found_without_its_own_next_push():
-    drive = Drive(
-        make("sync-switch", online="greedy", windows=2), "a#1", "b#1", workload_samples=10**6
-    )
+    drive = watched("a#1", "b#1", first="bsp", then="asp", windows=2)
     drive.push("a#1", at=1.0)
     answers = [drive.push("b#1", at=1.0)]
     drive.push("a#1", at=2.0)
-    while not drive.machine.paradigm.schedule.standing_in:
+    while not stands_in(drive):
         answers.append(drive.tick(DETECT))
         assert drive.now < 60
-    assert [each.worker for each in answers[-1] if isinstance(each, Note)] == ["b#1"]
+    assert [note.worker for note in of(Note, answers[-1])] == ["b#1"]
 
 
 def test_who_was_stuck_from_the_beginning_is_found_too():
     """Of a worker that never pushed the others' throughput is taken, until its step is longer."""
-    drive = Drive(make("sync-switch", online="greedy"), "a#1", "b#1", "c#1", workload_samples=10**6)
+    drive = watched("a#1", "b#1", "c#1", first="bsp", then="asp")
     assert drive.machine.timers == {}
     assert SetTimer(DETECT, 6.0) in drive.push("a#1", at=1.0), "the first push starts the detector"
     drive.push("b#1", at=1.0)
-    while not drive.machine.paradigm.schedule.standing_in:
+    while not stands_in(drive):
         drive.tick(DETECT)
         assert drive.now < 60
     assert drive.machine.paradigm.detector.stragglers == ["c#1"]
@@ -108,17 +113,12 @@ def test_waiting_at_a_barrier_is_not_slow():
 
 def test_a_slow_link_is_slow():
     """From release to push: `busy_s` is 0 in these pushes."""
-    drive = Drive(
-        make("sync-switch", first="asp", then="bsp", online="greedy", windows=1),
-        "a#1",
-        "b#1",
-        workload_samples=10**6,
-    )
+    drive = watched("a#1", "b#1", windows=1)
     for at in range(1, 6):
         drive.push("a#1", at=float(at))
     drive.push("b#1", at=5.0)
     drive.tick(DETECT)
-    assert drive.machine.paradigm.schedule.standing_in
+    assert stands_in(drive)
 
 
 def test_a_straggler_has_recovered_after_one_window_at_full_speed():
@@ -136,13 +136,7 @@ def test_a_short_disturbance_is_no_straggler():
 
 def test_steps_of_no_length_start_nothing():
     """Nor do they divide by zero; the timer is set by the first step that takes time."""
-    drive = Drive(
-        make("sync-switch", first="asp", then="bsp", online="elastic", window=1, windows=1),
-        "a#1",
-        "b#1",
-        "c#1",
-        workload_samples=10**6,
-    )
+    drive = watched("a#1", "b#1", "c#1", online="elastic", window=1, windows=1)
     for worker in ("a#1", "b#1", "c#1"):
         drive.push(worker)
     assert drive.machine.timers == {}
@@ -155,15 +149,10 @@ def test_steps_of_no_length_start_nothing():
 
 
 def test_when_nothing_is_known_any_more_the_next_push_starts_the_detector_again():
-    drive = Drive(
-        make("sync-switch", first="asp", then="bsp", online="greedy"),
-        "a#1",
-        "b#1",
-        workload_samples=10**6,
-    )
+    drive = watched("a#1", "b#1")
     drive.push("a#1", at=1.0)
     drive.leave("a#1")
-    assert [each for each in drive.tick(DETECT) if isinstance(each, SetTimer)] == []
+    assert of(SetTimer, drive.tick(DETECT)) == []
     assert drive.machine.timers == {}
     drive.push("b#1", at=9.0)
     assert drive.machine.timers == {DETECT: 9.0 + 5 * 9.0}
@@ -173,13 +162,7 @@ def test_a_window_is_some_steps_of_the_median_worker_long():
     """The first one: of its first push. Then a and b have at most made 2 steps in 6 s, and c one in
     4 s.
     """
-    drive = Drive(
-        make("sync-switch", first="asp", then="bsp", online="greedy"),
-        "a#1",
-        "b#1",
-        "c#1",
-        workload_samples=10**6,
-    )
+    drive = watched("a#1", "b#1", "c#1")
     for worker, at in (("a#1", 1.0), ("b#1", 2.0), ("c#1", 4.0)):
         drive.push(worker, at=at)
     drive.tick(DETECT)

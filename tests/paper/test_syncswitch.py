@@ -8,17 +8,28 @@ import pytest
 from raysync.core.decisions import Apply, Drop, Note, Release, Restore, SetTimer, Suspend, Switch
 from raysync.core.events import Pushed
 from raysync.core.machine import Machine
-from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
+from raysync.paradigms.syncswitch import DETECT
 from raysync.testing.drive import SAMPLES, Drive
 from tests.builders.messages import Telling, naming, tells
-from tests.builders.schedules import applied, dropped, holds, joins, released, simulate
+from tests.builders.paradigms import GLOBAL, Simple
+from tests.builders.schedules import (
+    applied,
+    batch_sizes,
+    dropped,
+    holds,
+    joins,
+    of,
+    released,
+    simulate,
+)
 
-DETECT = "sync-switch: detect"
 QUICK = {"window": 1, "windows": 1}
 A, B, C, D = "a#1", "b#1", "c#1", "d#1"
+SIX = [f"w-{n}#1" for n in range(6)]
+RARELY_PUBLISHED = GLOBAL | {"k": 1, "pull_interval": 100}
 
 
 def drive_of(*workers, pushes=100, **parameters):
@@ -29,10 +40,6 @@ def drive_of(*workers, pushes=100, **parameters):
 def round_of(drive, *workers, at=None):
     """All answers of a push of each."""
     return [each for worker in workers for each in drive.push(worker, at=at)]
-
-
-def of(kind, decisions):
-    return [each for each in decisions if isinstance(each, kind)]
 
 
 def notes(decisions):
@@ -48,13 +55,17 @@ def phases(decisions):
     return [each.phase for each in of(Apply, decisions)]
 
 
-def stuck(online, *workers, pushes=100, **parameters):
-    """The last worker is stuck in the second round, and the first window has just ended."""
+def stuck(online, *workers, count=1, pushes=100, **parameters):
+    """The last workers are stuck in the second round, and the first window has just ended."""
     drive = drive_of(*workers, pushes=pushes, online=online, **{**QUICK, **parameters})
     round_of(drive, *workers, at=1.0)
-    round_of(drive, *workers[:-1], at=2.0)
+    round_of(drive, *workers[:-count], at=2.0)
     drive.now = 4.0
     return drive, drive.tick(DETECT)
+
+
+def schedule(drive):
+    return drive.machine.paradigm.schedule
 
 
 # ---- phase and timing policy ----
@@ -82,7 +93,7 @@ def test_with_lists_there_are_several_switches():
 
 
 def test_a_share_of_0_is_passed_over_and_shares_of_1_leave_nothing():
-    assert drive_of(A, fraction=0).machine.paradigm.schedule.index == 1
+    assert schedule(drive_of(A, fraction=0)).index == 1
     drive = drive_of(A, pushes=4, then=["ssp", "asp", "bsp"], fraction=[0.5, 0, 0.5])
     seen = [each for _ in range(6) for each in drive.push(A)]
     assert [each.to for each in of(Switch, seen)] == ["asp"]
@@ -119,7 +130,7 @@ def test_at_a_switch_what_is_buffered_is_one_update_and_leads_are_0():
 def test_steps_under_way_go_on_and_their_pushes_are_the_new_rules():
     drive = drive_of(A, B, C, pushes=10, first="asp", then="bsp", fraction=0.2)
     round_of(drive, A, A)
-    assert drive.machine.paradigm.schedule.index == 1
+    assert schedule(drive).index == 1
     assert applied(drive.push(A)) == []
     assert holds(drive.push(B)) == {B: Telling("c#1 pushed")}
     assert applied(drive.push(C)) == [((A, 2), (B, 0), (C, 0))]
@@ -150,7 +161,7 @@ def test_what_was_decided_behind_the_update_that_completes_the_share_is_the_new_
 
 
 @dataclass
-class Hasty(Paradigm):
+class Hasty(Simple):
     """Of three pushes the first and the last are updates of their own, with much between them."""
 
     name: ClassVar[str] = "hasty"
@@ -168,14 +179,8 @@ class Hasty(Paradigm):
             Apply((three,)),
         ]
 
-    def on_leave(self, roster, worker):
-        return []
-
     def on_timer(self, roster, key):
         return []
-
-    def explain(self, roster, worker):
-        return "hasty"
 
 
 def test_a_share_completed_in_the_midst_of_several_decisions():
@@ -206,34 +211,16 @@ def test_the_next_phase_begins_with_the_newest_weights():
     """Of a phase that publishes every hundredth update; K-sync would call everything late that
     is based on less.
     """
-    first = {
-        "name": "hybrid",
-        "k": 1,
-        "staleness_tolerance": "inf",
-        "pull_interval": 100,
-        "snapshot": "global",
-    }
-    drive = drive_of(A, B, pushes=10, first=first, then={"name": "k-sync", "k": 2}, fraction=0.5)
+    k_sync = {"name": "k-sync", "k": 2}
+    drive = drive_of(A, B, pushes=10, first=RARELY_PUBLISHED, then=k_sync, fraction=0.5)
     for _ in range(5):
         answer = drive.push(A)
     assert [each.version for each in of(Release, answer)] == [5]
-
-
-def test_a_greedy_switch_to_rounds_of_the_newest_weights_does_not_reject_everything_for_ever():
-    first = {
-        "name": "hybrid",
-        "k": 1,
-        "staleness_tolerance": "inf",
-        "pull_interval": 100,
-        "snapshot": "global",
-    }
-    drive = drive_of(
-        A, B, C, first=first, then={"name": "k-sync", "k": 2}, online="greedy", **QUICK
-    )
+    drive = drive_of(A, B, C, first=RARELY_PUBLISHED, then=k_sync, online="greedy", **QUICK)
     for at in (1.0, 2.0, 3.0):
         round_of(drive, A, B, at=at)
     drive.tick(DETECT)
-    assert drive.machine.paradigm.schedule.standing_in
+    assert schedule(drive).standing_in
     assert [len(pushes) for _ in range(2) for pushes in applied(round_of(drive, A, B))] == [2, 2]
 
 
@@ -257,24 +244,20 @@ def test_greedy_switches_to_asp_when_a_straggler_is_detected_and_back():
 
 def test_what_is_applied_in_between_counts_as_progress_not_as_bsps_share():
     drive, _ = stuck("greedy", A, B, C, pushes=20)
-    assert drive.machine.paradigm.schedule.samples == 5 * SAMPLES, (
-        "the round, and what had come of the next one"
-    )
+    assert schedule(drive).samples == 5 * SAMPLES, "the round, and what had come of the next one"
     round_of(drive, A, B, A, B)
     assert drive.roster.progress == 9 / 20
-    assert drive.machine.paradigm.schedule.samples == 5 * SAMPLES
+    assert schedule(drive).samples == 5 * SAMPLES
 
 
 def test_greedy_does_nothing_when_a_second_straggler_is_found():
     """ "(if it is not already using ASP, which can happen if two stragglers overlap)"."""
-    workers = [f"w-{n}#1" for n in range(6)]
-    drive, _ = stuck("greedy", *workers)
+    drive, _ = stuck("greedy", *SIX)
     seen = []
     for at in range(5, 15):
-        seen += [*round_of(drive, *workers[:4], at=float(at)), *drive.tick(DETECT)]
-    assert ("straggler", workers[4]) in notes(seen)
-    found = drive.machine.paradigm.detector.stragglers
-    assert found == [workers[5], workers[4]], "the slowest first"
+        seen += [*round_of(drive, *SIX[:4], at=float(at)), *drive.tick(DETECT)]
+    assert ("straggler", SIX[4]) in notes(seen)
+    assert drive.machine.paradigm.detector.stragglers == [SIX[5], SIX[4]], "the slowest first"
     assert of(Switch, seen) == []
 
 
@@ -282,10 +265,7 @@ def test_an_update_of_what_was_there_may_complete_the_share():
     """Then ASP does not stand in: it is its turn, and nobody looks for stragglers any more."""
     drive, answer = stuck("greedy", A, B, C, pushes=10)
     assert of(Switch, answer) == [Switch("asp", Telling("bsp 50"))]
-    assert (drive.machine.paradigm.schedule.index, drive.machine.paradigm.schedule.standing_in) == (
-        1,
-        False,
-    )
+    assert (schedule(drive).index, schedule(drive).standing_in) == (1, False)
     assert drive.machine.timers == {}
 
 
@@ -332,9 +312,8 @@ def test_a_phase_may_drop_pushes_while_somebody_is_suspended():
     answer = round_of(drive, A, B, C, at=5.0)
     assert applied(answer) == [((A, 2), (B, 2))]
     assert dropped(answer) == [(C, 2)]
-    restored = Machine.restore(
-        drive.machine.snapshot(), make("sync-switch", **drive.machine.paradigm.parameters())
-    )
+    fresh = make("sync-switch", **drive.machine.paradigm.parameters())
+    restored = Machine.restore(drive.machine.snapshot(), fresh)
     assert restored.snapshot() == drive.machine.snapshot()
     assert set(restored.roster.members) == {A, B, C}
 
@@ -419,15 +398,10 @@ def test_two_workers_always_stay():
 
 def test_two_suspensions_in_one_window():
     """Of six two are stuck, and go together: no update and no release comes between."""
-    workers = [f"w-{n}#1" for n in range(6)]
-    drive = drive_of(*workers, online="elastic", **QUICK)
-    round_of(drive, *workers, at=1.0)
-    round_of(drive, *workers[:4], at=2.0)
-    drive.now = 4.0
-    answer = drive.tick(DETECT)
-    assert [worker for kind, worker in notes(answer) if kind == "suspended"] == workers[4:]
-    assert applied(answer) == [tuple((worker, 1) for worker in workers[:4])]
-    assert released(answer) == workers[:4]
+    _, answer = stuck("elastic", *SIX, count=2)
+    assert [worker for kind, worker in notes(answer) if kind == "suspended"] == SIX[4:]
+    assert applied(answer) == [tuple((worker, 1) for worker in SIX[:4])]
+    assert released(answer) == SIX[:4]
 
 
 def test_when_crashes_leave_fewer_than_two_everybody_is_restored_at_once():
@@ -473,17 +447,11 @@ def test_a_suspension_may_complete_the_share_and_so_restore():
 
 def test_the_first_of_two_suspensions_may_complete_the_share():
     """Both are restored, and the second one's leaving is no business of the new paradigm."""
-    workers = [f"w-{n}#1" for n in range(6)]
-    drive = drive_of(*workers, pushes=20, online="elastic", **QUICK)
-    round_of(drive, *workers, at=1.0)
-    round_of(drive, *workers[:4], at=2.0)
-    drive.now = 4.0
-    answer = drive.tick(DETECT)
-    assert [kind for kind, _ in notes(answer)] == ["straggler"] * 2 + ["suspended"] * 2 + [
-        "restored"
-    ] * 2
-    assert released(answer) == workers[:4]
-    assert list(drive.roster.outdated) == workers[4:]
+    drive, answer = stuck("elastic", *SIX, count=2, pushes=20)
+    kinds = ["straggler", "straggler", "suspended", "suspended", "restored", "restored"]
+    assert [kind for kind, _ in notes(answer)] == kinds
+    assert released(answer) == SIX[:4]
+    assert list(drive.roster.outdated) == SIX[4:]
 
 
 def test_who_was_suspended_is_not_held_against_it():
@@ -497,7 +465,7 @@ def test_who_was_suspended_is_not_held_against_it():
     assert list(drive.roster.suspended) == [C]
     drive.push(C)
     round_of(drive, A, B)
-    assert drive.machine.paradigm.schedule.index == 1
+    assert schedule(drive).index == 1
     assert notes(drive.tick(DETECT)) == []
 
 
@@ -524,17 +492,12 @@ class Inventive(BSP):
 
 
 @pytest.mark.parametrize(
-    ("paradigm", "says"), [(Attached, "'c#1' suspended"), (Inventive, "'x#1' 3 buffered")]
+    ("paradigm", "says"), [("Attached", "'c#1' suspended"), ("Inventive", "'x#1' 3 buffered")]
 )
 def test_what_a_users_own_rule_must_not_do_is_told(paradigm, says):
     """Under whichever policy: the machine looks at its decisions, and says what is wrong."""
-
-    def play():
-        drive, _ = stuck("elastic", A, B, C, first=f"{__name__}:{paradigm.__name__}")
-        round_of(drive, A, B, at=5.0)
-
     with pytest.raises(IllegalDecision, match=naming(says)):
-        play()
+        round_of(stuck("elastic", A, B, C, first=f"{__name__}:{paradigm}")[0], A, B, at=5.0)
 
 
 # ---- none, and the configuration policy ----
@@ -549,7 +512,7 @@ def test_none_looks_for_nobody():
 def test_batch_sizes_by_phase():
     """IV-C: here each worker keeps its B, unless it is told otherwise."""
     drive = drive_of(A, pushes=4, batch_sizes={"asp": 16})
-    sizes = [each.batch_size for _ in range(4) for each in of(Release, drive.push(A))]
+    sizes = [size for _ in range(4) for size in batch_sizes(drive.push(A))]
     assert sizes == [None, 16, 16, 16]
 
 
@@ -612,24 +575,19 @@ def test_what_cannot_be_is_told_in_two_lines(parameters, says):
 # ---- whole runs ----
 
 
-@pytest.mark.parametrize("online", ["greedy", "elastic"])
-def test_episodes_come_and_go(online):
+@pytest.mark.parametrize(
+    ("online", "episode"),
+    [("greedy", ["straggler", "recovered"]), ("elastic", ["straggler", "suspended", "restored"])],
+)
+def test_episodes_come_and_go(online, episode):
     """A transient straggler of four, twice: at clocks 10 to 14 and 40 to 44."""
 
     def step_s(worker, clock):
-        return 6.0 if worker == "w-3#1" and (10 <= clock < 14 or 40 <= clock < 44) else 1.0
+        return 6.0 if worker == SIX[3] and (10 <= clock < 14 or 40 <= clock < 44) else 1.0
 
-    machine = Machine(
-        make("sync-switch", online=online, then=["bsp", "asp"], fraction=[0.3, 0.3]), 800 * SAMPLES
-    )
-    events = list(simulate(machine, joins(*(f"w-{n}#1" for n in range(4))), step_s, 800))
-    kinds = [kind for _, decisions in events for kind, _ in notes(decisions)]
-    expected = (
-        ["straggler", "recovered"] * 2
-        if online == "greedy"
-        else ["straggler", "suspended", "restored"] * 2
-    )
-    assert kinds == expected
+    paradigm = make("sync-switch", online=online, then=["bsp", "asp"], fraction=[0.3, 0.3])
+    events = list(simulate(Machine(paradigm, 800 * SAMPLES), joins(*SIX[:4]), step_s, 800))
+    assert [kind for _, decisions in events for kind, _ in notes(decisions)] == episode * 2
     assert sum(isinstance(event, Pushed) for event, _ in events) == 800
 
 

@@ -3,6 +3,7 @@ said to give, against running them.
 """
 
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -22,27 +23,27 @@ from tests.builders.plans import BYTES
 from tests.builders.virtual import run, timed
 
 FOUR = [{"count": 4, "step_s": 1}]
+DEFAULTS = {"workers": FOUR, "workload": {"samples": 80}}
+SERVER_S = {"server_bandwidth_bytes_per_s": BYTES, "share_sigma": 0}
+"""A server's link on which a vector takes 1 s."""
 VECTOR_S = {"bandwidth_bytes_per_s": BYTES / 2}
 """A link on which a vector takes 2 s."""
 
 
 def setting_of(paradigm="bsp", **settings):
-    training = timed(**{"workers": FOUR, "workload": {"samples": 80}} | settings)
     choice = ParadigmChoice.model_validate({"name": paradigm})
-    setting = Setting.of(training, choice)
+    setting = Setting.of(timed(**DEFAULTS | settings), choice)
     assert setting is not None
     return setting
 
 
-def seconds_of(lines):
-    return lines[-1].at
+def seconds_of(settings, paradigm="bsp", **parameters):
+    """Of a run."""
+    return run(timed(**DEFAULTS | settings), paradigm, **parameters)[-1].at
 
 
 LIMITS = {
-    "server link": (
-        {"network": {"server_bandwidth_bytes_per_s": BYTES, "share_sigma": 0}},
-        "the server's link",
-    ),
+    "server link": ({"network": SERVER_S}, "the server's link"),
     "server update": ({"network": {"update_s": 2}}, "the server's update"),
     "link": ({"network": {"link": VECTOR_S}}, "the link of every worker"),
     "slowest worker": (
@@ -63,8 +64,7 @@ def test_a_cluster_built_around_one_limit(kind):
     found = diagnose(setting_of(**settings))
     assert found.kind == kind
     assert what in found.plain()["what"]
-    whole = timed(**{"workers": FOUR, "workload": {"samples": 80}} | settings)
-    assert found.seconds == seconds_of(run(whole))
+    assert found.seconds == seconds_of(settings)
     if found.bottleneck is not None:
         assert found.bottleneck.seconds == pytest.approx(20), "20 rounds of the 1 s that is left"
 
@@ -101,9 +101,8 @@ EVERYTHING = {
         {"name": "slow", "count": 2, "step_s": 3},
     ],
     "network": {
+        **SERVER_S,
         "link": {"latency_s": 0.01, "bandwidth_bytes_per_s": BYTES},
-        "server_bandwidth_bytes_per_s": BYTES,
-        "share_sigma": 0,
         "update_s": 0.1,
         "update_bytes_per_s": 10 * BYTES,
     },
@@ -115,27 +114,22 @@ EVERYTHING = {
 
 @pytest.mark.parametrize("paradigm", ["bsp", "asp", "ssp"])
 def test_what_a_change_gives_is_what_running_it_gives(paradigm):
-    setting = setting_of(paradigm, **EVERYTHING)
-    direct = {}
-    for shards in (1, 2, 4, 5):
-        for placement in ("apart", "with-workers"):
-            cluster = {"server_shards": shards, "server_placement": placement}
-            training = timed(**EVERYTHING, workload={"samples": 80}, cluster=cluster)
-            direct[f"server_shards: {shards}, server_placement: {placement}"] = seconds_of(
-                run(training, paradigm)
-            )
-    coded = timed(**EVERYTHING, workload={"samples": 80}, cluster={"wire": "int8"})
-    direct["wire: int8"] = seconds_of(run(coded, paradigm))
-    without = {**EVERYTHING, "workers": EVERYTHING["workers"][:1], "workload": {"samples": 80}}
-    direct["group slow"] = seconds_of(run(timed(**without), paradigm))
-    less = {**EVERYTHING, "workload": {"samples": 80}, "faults": []}
-    less["workers"] = [{**less["workers"][0], "count": 2}, less["workers"][1]]
-    direct["leaving out quick-2"] = seconds_of(run(timed(**less), paradigm))
+    quick, slow = EVERYTHING["workers"]
+    direct = {
+        "wire: int8": seconds_of(EVERYTHING | {"cluster": {"wire": "int8"}}, paradigm),
+        "group slow": seconds_of(EVERYTHING | {"workers": [quick]}, paradigm),
+        "leaving out quick-2": seconds_of(
+            EVERYTHING | {"faults": [], "workers": [quick | {"count": 2}, slow]}, paradigm
+        ),
+    }
+    for shards, placement in product((1, 2, 4, 5), ("apart", "with-workers")):
+        cluster = {"server_shards": shards, "server_placement": placement}
+        key = f"server_shards: {shards}, server_placement: {placement}"
+        direct[key] = seconds_of(EVERYTHING | {"cluster": cluster}, paradigm)
     if paradigm == "bsp":
-        whole = timed(**EVERYTHING, workload={"samples": 80})
-        direct["all-reduce"] = seconds_of(run(whole, "bsp", exchange="all-reduce"))
+        direct["all-reduce"] = seconds_of(EVERYTHING, "bsp", exchange="all-reduce")
     seen = set()
-    for change in changes(setting):
+    for change in changes(setting_of(paradigm, **EVERYTHING)):
         [key] = [key for key in direct if key in change.what]
         assert change.setting.seconds() == pytest.approx(direct[key]), change.what
         seen.add(key)
@@ -163,8 +157,7 @@ def test_what_batches_by_speed_give_is_what_running_them_gives(paradigm, samples
     inner = {} if paradigm == "bsp" else {"paradigm": {"name": paradigm}}
     choice = ParadigmChoice.model_validate({"name": "balanced", **inner})
     assert choice.label in found.what
-    exact = seconds_of(run(timed(**settings), choice))
-    assert found.seconds == pytest.approx(exact, rel=0.03)
+    assert found.seconds == pytest.approx(seconds_of(settings, choice), rel=0.03)
 
 
 @pytest.mark.parametrize("size", [8, 64, 96])
@@ -199,7 +192,7 @@ def test_batches_are_left_as_they_are_where_they_cannot_be_divided(settings):
 TABLES = {
     "slow worker": UNEQUAL,
     "slow link": UNEQUAL | {"network": {"link": VECTOR_S}},
-    "slow server": UNEQUAL | {"network": {"server_bandwidth_bytes_per_s": BYTES, "share_sigma": 0}},
+    "slow server": UNEQUAL | {"network": SERVER_S},
     "almost equal": {
         "batch_size": 30,
         "workers": [{"name": "a", "count": 3, "step_s": 1}, {"name": "b", "step_s": 1.2}],
@@ -247,55 +240,54 @@ def test_no_row_of_the_same_updates_is_better_than_what_helps_most(tmp_path, nam
     assert best_change(summaries["asp"], summaries) == best_change(summaries["asp"], {})
 
 
-def test_a_row_of_the_table_is_named_where_no_change_is_as_good():
-    common = {"status": "finished", "samples": 10, "updates": 5, "pushes": 10}
-    fresh = common | {"staleness_max": 0, "dropped": 0}
-    found = {"change": "leaving out slow-0", "change_s": 8.0}
-    bsp = fresh | {"seconds": 10.0, "bottleneck": found}
-    better = fresh | {"seconds": 6.0}
-    assert best_change(bsp, {"bsp": bsp, "x": better})[1] == 6
-    assert best_change(bsp, {"bsp": bsp, "x": better | {"seconds": 9.0}})[1] == 8
-    for other in ({"staleness_max": 1}, {"dropped": 1}, {"updates": 6}, {"status": "failed"}):
-        assert best_change(bsp, {"bsp": bsp, "x": better | other})[1] == 8
-    limit = {"kind": "slowest worker", "what": "slow-0", "without_s": 5.0}
-    told = bsp | {"bottleneck": found | limit}
-    assert any(
-        "row" in each for each in describe_bottlenecks({"bsp": [None, told], "row": [None, better]})
-    )
-    assert not any(
-        "row" in each for each in describe_bottlenecks({"bsp": [told, None], "row": [None, better]})
-    )
-    nothing = bsp | {"bottleneck": {"change": None, "change_s": None}}
+FRESH = {"status": "finished", "samples": 10, "updates": 5, "pushes": 10, "seconds": 10.0}
+FRESH |= {"staleness_max": 0, "dropped": 0}
+BSP = FRESH | {"bottleneck": {"change": "leaving out slow-0", "change_s": 8.0}}
+BETTER = FRESH | {"seconds": 6.0}
+
+
+@pytest.mark.parametrize(
+    ("row", "seconds"),
+    [
+        (BETTER, 6),
+        (BETTER | {"seconds": 9.0}, 8),
+        (BETTER | {"staleness_max": 1}, 8),
+        (BETTER | {"dropped": 1}, 8),
+        (BETTER | {"updates": 6}, 8),
+        (BETTER | {"status": "failed"}, 8),
+    ],
+    ids=["faster", "slower", "stale", "dropping", "of smaller updates", "failed"],
+)
+def test_a_row_of_the_table_is_named_where_no_change_is_as_good(row, seconds):
+    assert best_change(BSP, {"bsp": BSP, "x": row})[1] == seconds
+
+
+def test_where_no_change_is_known_only_a_row_is_named():
+    nothing = BSP | {"bottleneck": {"change": None, "change_s": None}}
     assert best_change(nothing, {"bsp": nothing}) is None
-    assert best_change(nothing, {"x": better})[1] == 6
+    assert best_change(nothing, {"x": BETTER})[1] == 6
+    limit = {"kind": "slowest worker", "what": "slow-0", "without_s": 5.0}
+    told = BSP | {"bottleneck": BSP["bottleneck"] | limit}
+    for rows, is_named in (([None, told], True), ([told, None], False)):
+        said = describe_bottlenecks({"bsp": rows, "row": [None, BETTER]})
+        assert any("row" in each for each in said) == is_named
 
 
 def test_the_simplest_of_equally_good_changes_is_named():
     """Four servers share what one server's link could not carry; more give nothing."""
     network = {"server_bandwidth_bytes_per_s": 100 * BYTES}
-    found = diagnose(setting_of(workers=[{"count": 16, "step_s": 0.04}], network=network))
-    by_count = {
-        change.what.split()[0]: change.setting.seconds()
-        for change in changes(setting_of(workers=[{"count": 16, "step_s": 0.04}], network=network))
-        if "apart" in change.what
-    }
-    assert found.change.seconds <= 1.02 * min(by_count.values())
+    setting = setting_of(workers=[{"count": 16, "step_s": 0.04}], network=network)
+    apart = [change.setting.seconds() for change in changes(setting) if "apart" in change.what]
+    assert diagnose(setting).change.seconds <= 1.02 * min(apart)
 
 
 def test_a_long_run_is_simulated_in_part_and_scaled():
-    settings = {
-        "workers": FOUR,
-        "workload": {"samples": 20_000},
-        "network": {"server_bandwidth_bytes_per_s": 2 * BYTES, "share_sigma": 0},
-    }
-    training = timed(**settings)
-    setting = setting_of("asp", **settings)
-    whole = seconds_of(run(training, "asp"))
-    found = diagnose(setting, whole)
-    assert found.seconds == whole
+    network = {"server_bandwidth_bytes_per_s": 2 * BYTES, "share_sigma": 0}
+    settings = {"workload": {"samples": 20_000}, "network": network}
+    setting, whole = setting_of("asp", **settings), seconds_of(settings, "asp")
+    assert diagnose(setting, whole).seconds == whole
     assert diagnose(setting).seconds == pytest.approx(whole, rel=0.05)
-    more = timed(**settings, cluster={"server_shards": 2})
-    exact = seconds_of(run(more, "asp"))
+    exact = seconds_of(settings | {"cluster": {"server_shards": 2}}, "asp")
     part = setting.shortened(96)
     assert part.pushes == 96
     change = next(each for each in changes(part) if each.what.startswith("2 servers apart"))
@@ -367,7 +359,7 @@ def test_a_fault_that_is_always_there_is_simulated_in_part():
     settings = {"faults": [slow], "workload": {"samples": 20_000}}
     found = diagnose(setting_of("bsp", **settings))
     assert (found.kind, found.change.what) == ("fault", "leaving out worker-1")
-    assert found.seconds == pytest.approx(seconds_of(run(timed(workers=FOUR, **settings))))
+    assert found.seconds == pytest.approx(seconds_of(settings))
 
 
 def test_a_network_in_stages_is_not_simulated():
@@ -435,22 +427,18 @@ def test_a_cause_is_named_only_where_it_explains_four_fifths_of_what_is_lost():
     assert bottleneck(summary).startswith("The bottleneck is"), "a record of an earlier version"
 
 
+def ring_of(setting):
+    """The same run by all-reduce."""
+    tried = [change.setting for change in changes(setting)]
+    [ring] = [each for each in tried if each.choice.parameters.get("exchange") == "all-reduce"]
+    return ring
+
+
 @pytest.mark.parametrize("placement", ["apart", "with-workers", "spread"])
 def test_an_all_reduce_takes_as_long_wherever_servers_would_be(placement):
     """Nothing goes through them; so it is also a change for a run that has them beside workers."""
     network = {"link": {"bandwidth_bytes_per_s": BYTES}}
     cluster = {"server_shards": 2, "server_placement": placement}
-    setting = setting_of(workers=FOUR, network=network, cluster=cluster)
-    [ring] = [
-        each.setting
-        for each in changes(setting)
-        if each.setting.choice.parameters.get("exchange") == "all-reduce"
-    ]
-    apart = setting_of(workers=FOUR, network=network)
-    [expected] = [
-        each.setting
-        for each in changes(apart)
-        if each.setting.choice.parameters.get("exchange") == "all-reduce"
-    ]
-    assert ring.seconds() == expected.seconds()
+    setting = setting_of(network=network, cluster=cluster)
+    assert ring_of(setting).seconds() == ring_of(setting_of(network=network)).seconds()
     assert diagnose(setting) is not None

@@ -9,7 +9,17 @@ from raysync.paradigms import make
 from raysync.virtual.engine import driver_of
 from raysync.virtual.virtual_processes import ProcessEnd
 from tests.builders.plans import BYTES
-from tests.builders.virtual import busy, churn, cut_task, decoupled, entries, push_times, run, timed
+from tests.builders.virtual import (
+    busy,
+    churn,
+    cut_task,
+    decoupled,
+    entries,
+    push_times,
+    run,
+    timed,
+    times_of,
+)
 
 UNEQUAL = [{"name": "fast", "step_s": 1}, {"name": "slow", "step_s": 3}]
 
@@ -100,12 +110,13 @@ def test_weights_that_stay_published_are_there_while_an_update_goes_on():
 
 
 def test_sixteen_that_push_at_once_take_the_servers_link_sixteen_times_as_long():
-    training = timed(
+    times = times_of(
+        "bsp",
+        48,
         workers=[{"count": 16, "step_s": 1}],
         network={"server_bandwidth_bytes_per_s": BYTES, "share_sigma": 0},
-        workload={"samples": 48},
     )
-    times = push_times(run(training, "bsp"))
+
     for turn in range(16):
         assert times[f"worker-{turn}"] == [33 * number + 16 + 1 + 16 for number in range(3)]
 
@@ -114,59 +125,39 @@ def test_uploads_do_not_disturb_downloads():
     """A vector takes 4 s, and both download the first until 8 s. a's second download and b's first
     upload (13 s to 17 s) go past each other.
     """
-    training = timed(
+    found = times_of(
+        "asp",
+        3,
         workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 5}],
         network={"server_bandwidth_bytes_per_s": BYTES / 4, "share_sigma": 0},
-        workload={"samples": 3},
     )
-    assert push_times(run(training, "asp")) == {"a-0": [13, 22], "b-0": [17]}
+    assert found == {"a-0": [13, 22], "b-0": [17]}
 
 
 def test_a_slow_link_of_ones_own_delays_nobody_else():
+    """Its own link is the slower one; the server's has room for both."""
+    far = {"latency_s": 1, "bandwidth_bytes_per_s": BYTES / 2}
     training = timed(
         workers=[
             {"name": "near", "step_s": 1, "link": {"bandwidth_bytes_per_s": 2 * BYTES}},
-            {
-                "name": "far",
-                "step_s": 1,
-                "link": {"latency_s": 1, "bandwidth_bytes_per_s": BYTES / 2},
-            },
+            {"name": "far", "step_s": 1, "link": far},
         ],
         network={"server_bandwidth_bytes_per_s": 2.5 * BYTES, "share_sigma": 0},
         workload={"samples": 8},
     )
-    times = push_times(run(training, "asp"))
-    assert times["far-0"] == [2 + 1 + 1 + 2 + 1, 14], (
-        "its own link is the slower one; the server's has room for both"
-    )
-    assert times["near-0"] == [2, 4, 6, 8, 10, 12]
-
-
-def test_a_near_worker_keeps_its_pace_beside_one_far_away():
-    """Two workers of 1 s, one with 10 s of latency, under ASP: 1 s and 21 s from push to push."""
-    training = timed(
-        workers=[
-            {"name": "near", "step_s": 1},
-            {"name": "far", "step_s": 1, "link": {"latency_s": 10}},
-        ],
-        workload={"samples": 44},
-    )
     lines = run(training, "asp")
-    times = push_times(lines)
-    assert times["near-0"] == list(range(1, 43))
-    assert times["far-0"] == [21, 42]
-    [first, *_] = [each.event for each in entries(lines, Pushed) if each.event.worker == "far-0#1"]
-    assert (first.computed_at, first.at, first.busy_s) == (11, 21, 1)
+    far_at = 2 + 1 + 1 + 2 + 1
+    assert push_times(lines) == {"near-0": [2, 4, 6, 8, 10, 12], "far-0": [far_at, 14]}
+    [first, _] = [e.event for e in entries(lines, Pushed) if e.event.worker == "far-0#1"]
+    assert (first.computed_at, first.at, first.busy_s) == (4, far_at, 1)
 
 
 def test_an_update_waits_for_the_one_before_it():
     """Two gradients arrive at 1 s; each update takes 2 s: the second one's weights are there at 5
     s.
     """
-    training = timed(
-        workers=[{"count": 2, "step_s": 1}], network={"update_s": 2}, workload={"samples": 4}
-    )
-    assert push_times(run(training, "asp")) == {"worker-0": [1, 3 + 1], "worker-1": [1, 5 + 1]}
+    found = times_of("asp", 4, workers=[{"count": 2, "step_s": 1}], network={"update_s": 2})
+    assert found == {"worker-0": [1, 3 + 1], "worker-1": [1, 5 + 1]}
 
 
 def test_under_bsp_an_update_reads_all_gradients_and_waits_for_the_last():
@@ -195,53 +186,53 @@ def test_under_bsp_an_update_reads_all_gradients_and_waits_for_the_last():
 )
 def test_servers_share_the_bytes_and_those_at_home_do_not_travel(servers, placement, first, other):
     """Two workers at once, a vector in 4 s over a server's link."""
-    training = timed(
+    found = times_of(
+        "bsp",
+        2,
         workers=[{"count": 2, "step_s": 1}],
         network={"server_bandwidth_bytes_per_s": BYTES / 4, "share_sigma": 0},
         cluster={"server_shards": servers, "server_placement": placement},
-        workload={"samples": 2},
     )
-    assert push_times(run(training, "bsp")) == {
-        "worker-0": [first + 1 + first],
-        "worker-1": [other + 1 + other],
-    }
+    assert found == {"worker-0": [first + 1 + first], "worker-1": [other + 1 + other]}
 
 
 def test_a_worker_beside_the_only_server_has_no_latency_to_it():
-    training = timed(
+    found = times_of(
+        "asp",
+        3,
         workers=[{"step_s": 1, "link": {"latency_s": 1, "bandwidth_bytes_per_s": BYTES}}],
         cluster={"server_placement": "with-workers"},
-        workload={"samples": 3},
     )
-    assert push_times(run(training, "asp")) == {"worker-0": [1, 2, 3]}
+    assert found == {"worker-0": [1, 2, 3]}
 
 
 def test_servers_at_workers_share_the_slowest_link_of_those():
     """Three workers, servers at the first two, the second with a link of 8 s a vector: it carries
     half a vector for one of the hosts, and half of each vector of the third.
     """
-    links = [{"bandwidth_bytes_per_s": BYTES * 8}, {"bandwidth_bytes_per_s": BYTES / 8}, {}]
-    training = timed(
+    rates = {"a": BYTES * 8, "b": BYTES / 8, "c": None}
+    found = times_of(
+        "bsp",
+        3,
         workers=[
-            {"name": name, "step_s": 1, "link": link}
-            for name, link in zip("abc", links, strict=True)
+            {"name": name, "step_s": 1, "link": {"bandwidth_bytes_per_s": rate}}
+            for name, rate in rates.items()
         ],
         cluster={"server_shards": 2, "server_placement": "with-workers"},
         network={"share_sigma": 0},
-        workload={"samples": 3},
     )
-    times = push_times(run(training, "bsp"))
-    assert list(times.values()) == [[8 + 1 + 8]] * 3
+    assert list(found.values()) == [[8 + 1 + 8]] * 3
 
 
 def test_servers_read_their_parts_of_a_gradient_at_the_same_time():
-    training = timed(
+    found = times_of(
+        "asp",
+        2,
         workers=[{"step_s": 1}],
         network={"update_s": 0.5, "update_bytes_per_s": BYTES},
         cluster={"server_shards": 4},
-        workload={"samples": 2},
     )
-    assert push_times(run(training, "asp")) == {"worker-0": [1, 1 + 0.5 + 0.25 + 1]}
+    assert found == {"worker-0": [1, 1 + 0.5 + 0.25 + 1]}
 
 
 SLOW = [
@@ -307,14 +298,8 @@ def test_speed_divides_what_step_s_or_a_trace_says_and_jitter_multiplies_it():
         workload={"samples": 6},
     )
     steps = busy(run(training, "bsp"))
-    assert [steps[f"{name}-0#1", clock] for clock in (0, 1) for name in "abc"] == [
-        1.5,
-        1,
-        3,
-        1.5,
-        2,
-        3,
-    ]
+    for clock, expected in enumerate([[1.5, 1, 3], [1.5, 2, 3]]):
+        assert [steps[f"{name}-0#1", clock] for name in "abc"] == expected
 
 
 def test_workers_of_one_trace_begin_at_different_places():
@@ -324,11 +309,6 @@ def test_workers_of_one_trace_begin_at_different_places():
     assert [steps["worker-1#1", clock] for clock in range(6)] == [3, 4, 5, 1, 2, 3], (
         "the second of two: half the way"
     )
-
-
-def test_pushed_samples_are_those_of_the_batch():
-    lines = run(timed(workers=[{"step_s": 1}], batch_size=8, workload={"samples": 20}), "asp")
-    assert [entry.event.samples for entry in entries(lines, Pushed)] == [8, 8, 8]
 
 
 @pytest.mark.parametrize("engine_s", [1, 1000])

@@ -27,8 +27,8 @@ from raysync.virtual.engine import driver_of
 from tests.builders.journals import FAST, journal
 from tests.builders.paradigms import VARIANTS
 from tests.builders.plans import plans
-from tests.builders.schedules import joins, simulate
-from tests.builders.virtual import cut_task, decoupled, interrupted, run, timed
+from tests.builders.schedules import joins, of, simulate
+from tests.builders.virtual import cut_task, decided, decoupled, entries, interrupted, run, timed
 
 SWITCHED = {
     "switch": ("sync-switch", {"fraction": 0.3}),
@@ -43,6 +43,9 @@ SWITCHED = {
 }
 
 
+LABELS = RunLabels("the experiment", "the run", "its rule")
+
+
 class Published:
     """What a Prometheus would have seen of it all."""
 
@@ -51,8 +54,7 @@ class Published:
         if behind is not None:
             machine = behind.state["topology"]["machine"]
             self.measures.begin_at(rosters_in(machine), behind.at)
-        labels = RunLabels("the experiment", "the run", "its rule")
-        self.collector = Collector(labels, phase, self.measures, per_worker_histograms=True)
+        self.collector = Collector(LABELS, phase, self.measures, per_worker_histograms=True)
         self.series, self.shown = RunSeries(), {}
         self.counters = defaultdict(float)
         self.histograms = defaultdict(list)
@@ -70,7 +72,7 @@ class Published:
             for name, labels in keys:
                 metric = REGISTRY[name]
                 assert metric.kind == kind, name
-                assert labels[:3] == ("the experiment", "the run", "its rule")
+                assert labels[:3] == LABELS.values
                 assert len(labels) == len(metric.labels)
         assert all(by >= 0 for by in collected.counters.values())
         for key, by in collected.counters.items():
@@ -85,21 +87,16 @@ class Published:
     def by(self, name):
         """Last label -> the counter's value."""
         return {
-            labels[-1]: value for (metric, labels), value in self.counters.items() if metric == name
+            labels[-1]: value for (each, labels), value in self.counters.items() if each == name
         }
 
     def now(self, name):
         """Last label -> the gauge's value."""
-        return {
-            labels[-1]: value for (metric, labels), value in self.gauges.items() if metric == name
-        }
+        return {labels[-1]: value for (each, labels), value in self.gauges.items() if each == name}
 
     def seen(self, name):
         return [
-            value
-            for (metric, _), values in self.histograms.items()
-            if metric == name
-            for value in values
+            value for (each, _), seen in self.histograms.items() if each == name for value in seen
         ]
 
 
@@ -114,46 +111,32 @@ def check_against_the_record(published, lines, workload):
     summary, rows = summed_up(lines, workload)
     workers = defaultdict(Counter)
     for worker in summary["per_worker"]:
-        workers[WorkerId(worker["id"]).slot].update(
-            {key: worker[key] for key in ("pushes", "dropped", "busy_s", "wait_s")}
-        )
-    assert published.by("raysync_pushes") == {
-        slot: each["pushes"] for slot, each in workers.items()
-    }
-    assert published.by("raysync_busy_seconds") == pytest.approx(
-        {slot: each["busy_s"] for slot, each in workers.items()}
-    )
-    assert published.by("raysync_wait_seconds") == pytest.approx(
-        {slot: each["wait_s"] for slot, each in workers.items()}
-    )
+        for key in ("pushes", "busy_s", "wait_s"):
+            workers[key][WorkerId(worker["id"]).slot] += worker[key]
+    for name, key in (("pushes", "pushes"), ("busy_seconds", "busy_s"), ("wait_seconds", "wait_s")):
+        assert published.by(f"raysync_{name}") == pytest.approx(dict(workers[key])), name
     assert published.total("raysync_transfer_seconds") == pytest.approx(
         sum(row.pushed_at_s - row.released_at_s - row.busy_s - row.server_s for row in rows),
         abs=1e-9,
     )
-    assert published.total("raysync_samples_applied") == summary["samples"]
-    assert published.total("raysync_updates") == summary["updates"]
-    assert published.total("raysync_drops") == summary["dropped"]
-    assert published.by("raysync_switches") == Counter(
-        switch["to"] for switch in summary["switches"]
-    )
+    for name, key in (("samples_applied", "samples"), ("updates", "updates"), ("drops", "dropped")):
+        assert published.total(f"raysync_{name}") == summary[key], name
+    switches = Counter(switch["to"] for switch in summary["switches"])
+    assert published.by("raysync_switches") == switches
     for name, values in (
-        ("raysync_step_busy_seconds", [row.busy_s for row in rows]),
-        ("raysync_step_wait_seconds", [row.wait_s for row in rows]),
-        ("raysync_step_lead_clocks", [row.lead for row in rows]),
-        (
-            "raysync_step_staleness_versions",
-            [row.staleness for row in rows if row.staleness is not None],
-        ),
+        ("busy_seconds", [row.busy_s for row in rows]),
+        ("wait_seconds", [row.wait_s for row in rows]),
+        ("lead_clocks", [row.lead for row in rows]),
+        ("staleness_versions", [row.staleness for row in rows if row.staleness is not None]),
     ):
-        assert sorted(published.seen(name)) == sorted(values), name
+        assert sorted(published.seen(f"raysync_step_{name}")) == sorted(values), name
     assert len(published.seen("raysync_step_transfer_seconds")) == summary["pushes"]
-    assert published.now("raysync_progress_ratio") == {
-        "its rule": min(1, summary["samples"] / workload)
-    }
-    assert published.now("raysync_model_versions") == {"its rule": summary["updates"]}
-    assert published.now("raysync_throughput_samples_per_second") == {
-        "its rule": summary["throughput_samples_per_s"]
-    }
+    for name, value in (
+        ("progress_ratio", min(1, summary["samples"] / workload)),
+        ("model_versions", summary["updates"]),
+        ("throughput_samples_per_second", summary["throughput_samples_per_s"]),
+    ):
+        assert published.now(f"raysync_{name}") == {LABELS.values[-1]: value}, name
 
 
 def check_the_series(published):
@@ -163,21 +146,13 @@ def check_the_series(published):
         expected[f"{name}_total", labels] = total
     for (name, labels), values in published.histograms.items():
         expected[f"{name}_sum", labels] = sum(values)
-        expected[f"{name}_count", labels] = expected[f"{name}_bucket", (*labels, "+Inf")] = len(
-            values
-        )
+        expected[f"{name}_count", labels] = len(values)
+        expected[f"{name}_bucket", (*labels, "+Inf")] = len(values)
     live = {series: value for series, value in published.shown.items() if not isnan(value)}
-    bounds = live.keys() - expected.keys()
-    assert live == pytest.approx(
-        expected
-        | {
-            (name, labels): sum(
-                value <= float(labels[-1])
-                for value in published.histograms[name.removesuffix("_bucket"), labels[:-1]]
-            )
-            for name, labels in bounds
-        }
-    )
+    for name, labels in live.keys() - expected.keys():
+        values = published.histograms[name.removesuffix("_bucket"), labels[:-1]]
+        expected[name, labels] = sum(value <= float(labels[-1]) for value in values)
+    assert live == pytest.approx(expected)
     for (name, labels), values in published.histograms.items():
         for above in {bisect_left(REGISTRY[name].buckets, value) for value in values}:
             for bound in REGISTRY[name].buckets[max(0, above - 1) : above + 1]:
@@ -211,9 +186,8 @@ def test_metrics_are_the_same_from_the_rosters_of_the_machine(staged):
             assert shared.take(lines).gauges == following.take(lines).gauges
             assert encode([roster.dump() for roster in rosters.values()]) == before
             for line in lines:
-                for decision in line.decisions if isinstance(line, Entry) and not staged else ():
-                    if isinstance(decision, Apply):
-                        assert alone.samples == decision.samples_before
+                for _, apply in decided([line], Apply) if not staged else ():
+                    assert alone.samples == apply.samples_before
                 alone.feed([line])
         assert shared.counters == following.counters
         assert shared.gauges == following.gauges
@@ -227,19 +201,6 @@ def check_an_ended_run(published):
     assert not published.now("raysync_worker_lead_clocks")
 
 
-def take_away(away, line):
-    """Keep the set of members that are suspended, and have not been released since."""
-    if isinstance(line, Entry):
-        if isinstance(line.event, Left):
-            away.discard(line.event.worker)
-        for decision in line.decisions:
-            match decision:
-                case Suspend(worker=worker):
-                    away.add(worker)
-                case Release(worker=worker):
-                    away.discard(worker)
-
-
 @settings(max_examples=40)
 @given(
     plans(),
@@ -250,46 +211,36 @@ def take_away(away, line):
 def test_the_sums_are_the_record(plan, paradigm, pushes, batches):
     """Of random clusters, faults and paradigms; at every moment the gauges are of that moment."""
     name, parameters = (VARIANTS | SWITCHED)[paradigm]
-    lines = run(
-        timed(**plan, workload={"samples": pushes}), ParadigmChoice(name=name, **parameters)
-    )
+    choice = ParadigmChoice(name=name, **parameters)
+    lines = run(timed(**plan, workload={"samples": pushes}), choice)
     published = Published(pushes, make(name, **parameters).phase)
-    live, away, rest = Counter(), set(), list(lines)
+    live, away, rest = set(), set(), list(lines)
     while rest:
         size = batches.pop() if batches else 1
         batch, rest = rest[:size], rest[size:]
         published.take(batch)
-        live.update(
-            joins=sum(
-                isinstance(line.event, Joined) - isinstance(line.event, Left)
-                for line in batch
-                if isinstance(line, Entry)
-            )
-        )
-        for entry in batch:
-            take_away(away, entry)
+        for entry in entries(batch, object):
+            if isinstance(entry.event, Joined):
+                live.add(entry.event.worker)
+            elif isinstance(entry.event, Left):
+                live.discard(entry.event.worker)
+            # suspended, and not released since
+            away |= {each.worker for each in of(Suspend, entry.decisions)}
+            away -= {each.worker for each in of(Release, entry.decisions)}
         if rest:
-            assert published.now("raysync_workers_live") == {"its rule": live["joins"]}
+            assert published.now("raysync_workers_live") == {"its rule": len(live)}
             assert sum(published.now("raysync_phase_active").values()) == 1
             # Else its releases are not carried out.
             if published.now("raysync_progress_ratio") != {"its rule": 1}:
-                assert len(published.now("raysync_worker_lead_clocks")) == live["joins"] - len(away)
+                assert len(published.now("raysync_worker_lead_clocks")) == len(live - away)
     check_against_the_record(published, lines, pushes)
     check_an_ended_run(published)
     check_the_series(published)
     assert set(published.by("raysync_drops")) <= set(DROP_REASONS)
-    noted = Counter(
-        decision.kind
-        for line in lines
-        if isinstance(line, Entry)
-        for decision in line.decisions
-        if isinstance(decision, Note)
-    )
+    noted = Counter(note.kind for _, note in decided(lines, Note))
     assert published.total("raysync_stragglers_detected") == noted["straggler"]
-    for reason in published.by("raysync_drops"):
-        event(reason)
-    for kind in noted:
-        event(kind)
+    for what in (*published.by("raysync_drops"), *noted):
+        event(what)
 
 
 def test_decoupled_modules():
@@ -363,23 +314,11 @@ def test_a_series_begins_with_nothing():
     """
     published = Published(10**6, "asp").take(journal("asp", 8))
     assert published.by("raysync_wait_seconds") == {"fast-0": 0, "slow-0": 0}
-    begun = (
-        Collector(RunLabels("the experiment", "the run", "its rule"), "asp", Measures(10**6))
-        .collect(journal("asp", 8)[:1])
-        .counters
-    )
+    begun = Published(10**6, "asp").take(journal("asp", 8)[:1]).counters
     assert set(begun.values()) == {0}
-    assert {name for name, _ in begun} >= {
-        f"raysync_{name}"
-        for name in (
-            "busy_seconds",
-            "wait_seconds",
-            "transfer_seconds",
-            "pushes",
-            "samples_applied",
-            "updates",
-        )
-    }
+    per_worker = ("busy_seconds", "wait_seconds", "transfer_seconds", "pushes")
+    names = {f"raysync_{name}" for name in (*per_worker, "samples_applied", "updates")}
+    assert {name for name, _ in begun} >= names
 
 
 @pytest.mark.parametrize(
@@ -394,22 +333,13 @@ def test_the_time_to_the_target(target, expected):
     """Once it is reached, counted from the first release; as in the summary."""
     published = Published(10**6, "asp", targets=(Target(**target),))
     evaluations = ((1.0, 0.2, 2.0), (2.0, 0.6, 1.5), (3.0, 0.3, 0.9))
+    published.take(journal("asp", 8)[:1])
     for (at, accuracy, loss), seconds in zip(evaluations, expected, strict=True):
-        published.take([*journal("asp", 8)[:1]] if at == 1 else [])
-        published.take(
-            [
-                Evaluation(
-                    mark=0.1 * at,
-                    progress=0.1 * at,
-                    version=1,
-                    at=at,
-                    metrics={"accuracy": accuracy, "loss": loss},
-                )
-            ]
-        )
-        assert published.now("raysync_time_to_target_seconds") == (
-            {} if seconds is None else {"its rule": seconds}
-        )
+        metrics = {"accuracy": accuracy, "loss": loss}
+        part = 0.1 * at
+        published.take([Evaluation(mark=part, progress=part, version=1, at=at, metrics=metrics)])
+        shown = {} if seconds is None else {"its rule": seconds}
+        assert published.now("raysync_time_to_target_seconds") == shown
 
 
 def test_nothing_new_is_the_gauges_once_more():

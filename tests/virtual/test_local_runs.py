@@ -23,13 +23,14 @@ from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
 from raysync.paradigms.asp import ASP
 from raysync.predict.setting import Setting
-from raysync.training.data.batches import Batches
 from raysync.training.preparation import prepare
 from raysync.training.worker.computation import WorkerComputation
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
+from tests.builders.plans import BYTES
 from tests.builders.virtual import (
     DATA,
+    decided,
     entries,
     interrupted,
     learn,
@@ -224,76 +225,32 @@ def test_a_fragment_of_torchfts_fixture_comes_out(workers):
         assert weights_of(driver).tolist() == [expected]
 
 
-@given(
-    x=st.floats(-1e3, 1e3, width=32, allow_subnormal=False),
-    y=st.floats(-1e3, 1e3, width=32, allow_subnormal=False),
-)
-def test_an_outer_step_of_lr_1_brings_the_workers_weights_back(x, y):
-    """Exactly where a weight changes by less than half of itself (Sterbenz), and nowhere by more
-    than the rounding of the change.
-    """
-    pulled, local = torch.tensor(x), torch.tensor(y)
-    delta = pulled - local
-    again = pulled - delta
-    if abs(x - y) <= abs(x) / 2:
-        assert torch.equal(again, local)
-    ulp = torch.finfo(torch.float32).eps * max(abs(x), abs(y), abs(delta.item()))
-    assert abs(again.item() - y) <= ulp
-
-
-def test_one_step_with_an_outer_step_of_lr_1_is_plain_sgd():
+@pytest.mark.parametrize(("seconds", "atol"), [([1.0], 1e-7), ([1.0, 2.0], 1e-6)])
+def test_one_step_with_an_outer_step_of_lr_1_is_plain_sgd(seconds, atol):
     """Of several workers, their weights are averaged in place of their gradients."""
-    settings = {"update": {}, "local": {"steps": 1, "lr": 0.1}}
-    _, local = learn(task(40, 1, [1.0], **settings))
-    _, plainly = learn(task(40, 1, [1.0], local=None, update={"lr": 0.1}))
-    torch.testing.assert_close(weights_of(local), weights_of(plainly), rtol=0, atol=1e-7)
-    _, local = learn(task(40, 1, [1.0, 2.0], **settings))
-    _, plainly = learn(
-        task(40, 1, [1.0, 2.0], local=None, update={"lr": 0.1, "lr_scaling": "none"})
-    )
-    torch.testing.assert_close(weights_of(local), weights_of(plainly), rtol=0, atol=1e-6)
-
-
-def test_however_many_steps_the_same_data_comes_in_the_same_order(monkeypatch):
-    indices, drawn = Batches.indices, {}
-
-    def recorded(batches, number, size):
-        drawn.setdefault(batches, []).append(number)
-        return indices(batches, number, size)
-
-    monkeypatch.setattr(Batches, "indices", recorded)
-    by_speed = {"paradigm": "asp", "by": "speed", "steps": 8}
-    paradigms = [("asp", {}, steps) for steps in (1, 2, 8)] + [("local", by_speed, 8)]
-    for name, parameters, steps in paradigms:
-        choice = ParadigmChoice.model_validate({"name": name, **parameters})
-        training = task(96 // steps, steps, [1.0, 2.5])
-        drawn.clear()  # what the trial has read
-        learn(training, choice)
-        assert len(drawn) == 2
-        for numbers in drawn.values():
-            assert numbers == list(range(len(numbers)))
+    _, local = learn(task(40, 1, seconds, update={}, local={"steps": 1, "lr": 0.1}))
+    update = {"lr": 0.1, "lr_scaling": "none"}
+    _, plainly = learn(task(40, 1, seconds, local=None, update=update))
+    torch.testing.assert_close(weights_of(local), weights_of(plainly), rtol=0, atol=atol)
 
 
 def applied_samples(lines):
     samples = {(each.event.worker, each.event.clock): each.event for each in entries(lines, Pushed)}
-    applies = (each for line in entries(lines, Pushed) for each in line.decisions)
-    return sum(
-        samples[push].samples for each in applies if isinstance(each, Apply) for push in each.pushes
-    )
+    pushes = [push for _, apply in decided(lines, Apply) for push in apply.pushes]
+    return sum(samples[push].samples for push in pushes)
 
 
-PARADIGMS = {
-    "bsp": lambda workers: {},
-    "asp": lambda workers: {},
-    "ssp": lambda workers: {},
-    "quorum": lambda workers: {"k": (workers + 1) // 2},
-    "lagtuner": lambda workers: {},
-    "balanced": lambda workers: {"paradigm": "bsp"},
-    "ringmaster": lambda workers: {"paradigm": "ssp"},
-}
+def paced(seconds, samples, steps, **settings):
+    """Workers of these seconds a step, which train nothing."""
+    workers = [{"name": f"w{i}", "step_s": each} for i, each in enumerate(seconds)]
+    local, workload = {"steps": steps}, {"samples": samples}
+    return timed(**{"workers": workers, "local": local, "workload": workload} | settings)
 
 
-@pytest.mark.parametrize("paradigm", PARADIGMS)
+WRAPPING = {"balanced": {"paradigm": "bsp"}, "ringmaster": {"paradigm": "ssp"}}
+
+
+@pytest.mark.parametrize("paradigm", ["bsp", "asp", "ssp", "quorum", "lagtuner", *WRAPPING])
 @settings(max_examples=15)
 @given(
     workers=st.integers(1, 4),
@@ -303,15 +260,10 @@ PARADIGMS = {
 )
 def test_however_many_steps_the_workload_is_met(paradigm, workers, steps, samples, size):
     """To within one step a worker, among equal workers."""
-    training = timed(
-        workers=[{"count": workers, "step_s": 1}],
-        workload={"samples": samples},
-        local={"steps": steps},
-        batch_size=size,
-    )
-    settings = PARADIGMS[paradigm](workers)
-    choice = ParadigmChoice.model_validate(by_name({"name": paradigm} | settings))
-    applied = applied_samples(run(training, choice))
+    training = paced([1] * workers, samples, steps, batch_size=size)
+    half = {"k": (workers + 1) // 2} if paradigm == "quorum" else {}
+    choice = by_name({"name": paradigm} | WRAPPING.get(paradigm, half))
+    applied = applied_samples(run(training, ParadigmChoice.model_validate(choice)))
     assert samples <= applied < samples + workers * size
 
 
@@ -322,11 +274,7 @@ def test_however_many_steps_the_workload_is_met(paradigm, workers, steps, sample
     samples=st.integers(1, 600),
 )
 def test_unequal_workers_meet_the_workload_of_rounds(seconds, steps, samples):
-    training = timed(
-        workers=[{"name": f"w{i}", "step_s": each} for i, each in enumerate(seconds)],
-        workload={"samples": samples},
-        local={"steps": steps},
-    )
+    training = paced(seconds, samples, steps)
     applied = applied_samples(run(training))
     assert samples <= applied < samples + len(seconds)
     assert applied == applied_samples(run(replace(training, workload_samples=applied)))
@@ -342,12 +290,7 @@ def test_unequal_workers_meet_the_workload_of_rounds(seconds, steps, samples):
 def test_unequal_workers_without_a_barrier_end_together(seconds, steps, rounds, more):
     """No worker does many small pushes while another one is still at its last large one."""
     samples = rounds * steps * len(seconds) + more
-    training = timed(
-        workers=[{"name": f"w{i}", "step_s": each} for i, each in enumerate(seconds)],
-        workload={"samples": samples},
-        local={"steps": steps},
-    )
-    lines = run(training, ParadigmChoice(name="asp"))
+    lines = run(paced(seconds, samples, steps), "asp")
     assert samples <= applied_samples(lines) <= samples + len(seconds)
     ideal_s = samples / sum(1 / each for each in seconds)
     assert ideal_s - max(seconds) <= lines[-1].at <= ideal_s + 2 * max(seconds)
@@ -355,33 +298,25 @@ def test_unequal_workers_without_a_barrier_end_together(seconds, steps, rounds, 
     assert len(short) <= 4 * len(seconds)
 
 
-def test_a_push_of_several_steps_takes_as_long_as_they_and_one_way():
-    link = {"latency_s": 0.0, "bandwidth_bytes_per_s": 64}
-    for steps in (1, 4):
-        training = timed(
-            workers=[{"step_s": 1, "link": link}],
-            workload={"samples": 3 * steps},
-            local={"steps": steps},
-        )
-        [times] = push_times(run(training)).values()
-        assert times == pytest.approx([(steps + 2) * number for number in (1, 2, 3)])
+def pushes_of_one(steps, samples, **worker):
+    """When a worker of a second a step pushes."""
+    training = paced([1], samples, steps, workers=[{"step_s": 1} | worker])
+    [times] = push_times(run(training)).values()
+    return times
 
 
-JITTER = {"distribution": "exponential"}
+@pytest.mark.parametrize("steps", [1, 4])
+def test_a_push_of_several_steps_takes_as_long_as_they_and_one_way(steps):
+    times = pushes_of_one(steps, 3 * steps, link={"bandwidth_bytes_per_s": BYTES})
+    assert times == pytest.approx([(steps + 2) * number for number in (1, 2, 3)])
 
 
 def test_each_step_has_a_jitter_of_its_own():
     """So four steps of a push take as long as those of four pushes."""
-    ends = []
-    for steps in (1, 4):
-        training = timed(
-            workers=[{"step_s": 1, "jitter": JITTER}],
-            workload={"samples": 12},
-            local={"steps": steps},
-        )
-        [times] = push_times(run(training)).values()
-        ends.append(times[4 // steps - 1 :: 4 // steps])
-    assert ends[0] == pytest.approx(ends[1])
+    alone, together = (
+        pushes_of_one(steps, 12, jitter={"distribution": "exponential"}) for steps in (1, 4)
+    )
+    assert alone[3::4] == pytest.approx(together)
 
 
 @pytest.mark.parametrize("model", [net, with_batch_norm])
@@ -406,14 +341,10 @@ def test_bsp_goes_on_from_a_checkpoint_bit_for_bit(keeps_state, model, after):
 
 
 @pytest.mark.parametrize("paradigm", ["bsp", "asp", "ssp"])
+@settings(max_examples=25)
 @given(after=st.integers(0, 30), seconds=st.sampled_from([1.0, 1.7, 4.0]))
 def test_a_resumed_step_keeps_its_steps(paradigm, after, seconds):
-    training = timed(
-        workers=[{"name": "a", "count": 2, "step_s": 1.0}, {"name": "b", "step_s": seconds}],
-        workload={"samples": 150},
-        local={"steps": 32},
-        checkpoint={"every_s": 1e6},
-    )
+    training = paced([1.0, 1.0, seconds], 150, 32, checkpoint={"every_s": 1e6})
     choice = ParadigmChoice(name=paradigm)
     before, checkpoint = interrupted(training, choice, after)
     if checkpoint is None:
@@ -516,11 +447,7 @@ def test_what_checkpoints_grow_by_is_said_before_the_run(local, wire, vectors):
 def test_what_a_change_brings_is_foreseen_with_local_steps(paradigm):
     """In as many pushes as a diagnosis takes, each of which is 32 batches."""
     steps = 32 if paradigm == "bsp" else 1
-    training = timed(
-        workers=[{"name": "a", "count": 2, "step_s": 1}, {"name": "b", "step_s": 3}],
-        workload={"samples": 3 * 32 * 40},
-        local={"steps": steps},
-    )
+    training = paced([1, 1, 3], 3 * 32 * 40, steps)
     choice = ParadigmChoice.model_validate(by_name(paradigm))
     setting = Setting.of(training, choice)
     assert setting.pushes == 3 * 40
@@ -528,13 +455,13 @@ def test_what_a_change_brings_is_foreseen_with_local_steps(paradigm):
     assert setting.shortened(12).seconds() == pytest.approx(4 * 32 * 3)
 
 
-@pytest.mark.parametrize("name", ["delayed-nesterov", "mla"])
-def test_what_an_outer_optimizer_means_without_local_steps_is_said(name):
-    optimizer = {"name": name, "every": 2} if name != "mla" else name
+@pytest.mark.parametrize("optimizer", [{"name": "delayed-nesterov", "every": 2}, "mla"], ids=str)
+def test_what_an_outer_optimizer_means_without_local_steps_is_said(optimizer):
     update = {"optimizer": optimizer, "momentum": 0.9, "lr": 0.1}
-    for local, says in ((None, True), ({"lr": 0.1}, False)):
+    for local, is_said in ((None, True), ({"lr": 0.1}, False)):
         remarks = task(4, 1, local=local, update=update).remarks
-        assert any(name in text and "local" in text for text in remarks) == says
+        name = optimizer if isinstance(optimizer, str) else optimizer["name"]
+        assert any(name in text and "local" in text for text in remarks) == is_said
 
 
 def test_the_first_round_counts_each_batch_at_its_size(monkeypatch):

@@ -7,13 +7,14 @@ import yaml
 from hypothesis import assume, given, settings, strategies as st
 
 from raysync import config
+from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
 from tests.builders.plans import BYTES
-from tests.builders.virtual import TIMING, cut_task, push_times, run, timed
+from tests.builders.virtual import TIMING, cut_task, push_times, run, timed, times_of
 from tests.virtual.network_oracle import Cluster
 
 ONE = [{"step_s": 1}]
@@ -21,9 +22,7 @@ TWO = [{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1}]
 
 
 def times(paradigm="asp", samples=3, workers=ONE, **described):
-    return push_times(
-        run(timed(workers=workers, workload={"samples": samples}, **described), paradigm)
-    )
+    return times_of(paradigm, samples, workers, **described)
 
 
 @pytest.mark.parametrize(
@@ -102,18 +101,19 @@ def test_a_server_on_a_node_is_at_home_for_all_its_workers():
     assert found == {"a-0": [1], "b-0": [1], "c-0": [2 + 1 + 2]}
 
 
+def switching(samples, fraction, phases):
+    """When two workers of 1 s push, under BSP and then under ASP."""
+    choice = ParadigmChoice(name="sync-switch", fraction=fraction)
+    workers, network = [{"count": 2, "step_s": 1}], {"phases": phases}
+    return times_of(choice, samples, workers, network=network, paradigm="sync-switch")
+
+
 def test_each_phase_has_its_network():
     """BSP for half of eight pushes: rounds of two that the coordinator takes in, 1 s each, in 1 + 2
     s. Then ASP: 1 s a push and 0.25 s an update, which are one after the other.
     """
-    training = timed(
-        workers=[{"count": 2, "step_s": 1}],
-        workload={"samples": 8},
-        paradigm="sync-switch",
-        network={"phases": {"bsp": {"push_s": 1}, "asp": {"update_s": 0.25, "push_s": 0}}},
-    )
-    found = push_times(run(training, "sync-switch", fraction=0.5))
-    assert found == {"worker-0": [2, 5, 7, 8.25], "worker-1": [3, 6, 7, 8.5]}
+    phases = {"bsp": {"push_s": 1}, "asp": {"update_s": 0.25, "push_s": 0}}
+    assert switching(8, 0.5, phases) == {"worker-0": [2, 5, 7, 8.25], "worker-1": [3, 6, 7, 8.5]}
 
 
 @pytest.mark.parametrize("phases", [{}, {"asp": {"push_s": 1}}])
@@ -124,14 +124,8 @@ def test_values_are_delivered_where_a_later_phase_may_have_ways(phases):
 
 def test_what_was_pushed_before_a_switch_does_not_travel_again_after_it():
     """BSP's network takes no time; with ASP each way takes 1 s. Nothing is sent twice."""
-    training = timed(
-        workers=[{"count": 2, "step_s": 1}],
-        workload={"samples": 6},
-        paradigm="sync-switch",
-        network={"phases": {"asp": {"link": {"latency_s": 1}}}},
-    )
-    found = push_times(run(training, "sync-switch", fraction=1 / 3))
-    assert found == {"worker-0": [1, 4, 7], "worker-1": [1, 4, 7]}
+    phases = {"asp": {"link": {"latency_s": 1}}}
+    assert switching(6, 1 / 3, phases) == {"worker-0": [1, 4, 7], "worker-1": [1, 4, 7]}
 
 
 def test_a_vector_has_a_size_without_a_model():
@@ -288,13 +282,13 @@ def described(draw):
 
 
 def by_group(pushes):
-    """Return the times of the pushes of each group: its workers are equal, and may change places
-    where they push at one time.
+    """The times of the pushes of each group: its workers are equal, and may change places where
+    they push at one time.
     """
-    groups = {name[0]: [] for name, times in pushes.items() if times}
+    groups = {}
     for name, times in pushes.items():
         if times:
-            groups[name[0]] += times
+            groups.setdefault(name[0], []).extend(times)
     return {name: sorted(times) for name, times in groups.items()}
 
 
@@ -313,20 +307,15 @@ def test_an_independent_loop_finds_the_same_times(paradigm, cluster):
     } == found
 
 
-@pytest.mark.parametrize(
-    ("server", "rounds_s"),
-    [
-        (4 * BYTES, 3),  # the server's link is as wide as all others: 1 s up, 1 s step, 1 s down
-        (None, 3),
-        (40 * BYTES, 3),
-    ],
-)
-def test_no_transfer_is_faster_than_its_own_link(server, rounds_s):
-    """With shares as unequal as by default."""
+@pytest.mark.parametrize("times_as_wide", [4, 40, None])
+def test_no_transfer_is_faster_than_its_own_link(times_as_wide):
+    """Rounds of 1 s down, 1 s and 1 s up, with shares as unequal as by default; at 4 the server's
+    link is as wide as all others.
+    """
     workers = [{"count": 4, "step_s": 1, "link": {"bandwidth_bytes_per_s": BYTES}}]
-    network = {"server_bandwidth_bytes_per_s": server, "update_s": 0}
+    network = {"server_bandwidth_bytes_per_s": times_as_wide and times_as_wide * BYTES}
     training = timed(workers=workers, network=network, workload={"samples": 40})
-    assert run(training, "bsp")[-1].at == pytest.approx(10 * rounds_s)
+    assert run(training, "bsp")[-1].at == pytest.approx(10 * 3)
 
 
 @given(st.lists(st.floats(0.2, 5), min_size=1, max_size=6), st.floats(0.5, 20), st.floats(0.1, 1.5))

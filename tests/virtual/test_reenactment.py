@@ -4,13 +4,11 @@ bit.
 
 import json
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import event, given, settings, strategies as st
 from torch import nn
 
-import raysync
 from raysync import config
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Evaluation, Remark, decode, encode
@@ -24,7 +22,7 @@ from raysync.virtual.reenactment import reenact, snapshot
 from tests.builders.messages import naming
 from tests.builders.paradigms import SWITCHES, VARIANTS
 from tests.builders.plans import plans
-from tests.builders.virtual import timed, weights_of
+from tests.builders.virtual import DATA, timed, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -128,17 +126,10 @@ def net(dropout=0.2):
 
 def sequence():
     """Of which each stage has batch-norm, and draws."""
-    layers = [net() for _ in range(3)]
-    return nn.Sequential(
-        *(
-            nn.Sequential(nn.Linear(4, 3), layer) if index else layer
-            for index, layer in enumerate(layers)
-        )
-    )
+    first, *others = (net() for _ in range(3))
+    return nn.Sequential(first, *(nn.Sequential(nn.Linear(4, 3), each) for each in others))
 
 
-_X, _Y = np.random.default_rng(0).normal(size=(96, 3)), np.arange(96) % 4
-DATA = raysync.data_set("points", (_X, _Y), (_X[:16], _Y[:16]))
 WORKERS = [
     {"name": "a", "count": 2, "step_s": 1, "jitter": {"sigma": 0.4}},
     {"name": "b", "count": 2, "step_s": 2.5, "link": {"latency_s": 0.3}},
@@ -214,27 +205,6 @@ def test_weights_are_the_same_in_stages(parameters, events):
         sequence, workers=workers, batch_size=4, workload={"samples": 80}, evaluation={"marks": 3}
     )
     check(Case(training, "decoupled", **parameters), events)
-
-
-def test_a_snapshot_changes_nothing():
-    case = Case(learns(net, faults=FAULTS), "asp")
-    lines, driver, _ = case.run()
-    again, other, taken = case.run(range(0, 120, 10))
-    assert len(taken) > 10
-    assert texts(again) == texts(lines)
-    same(other, driver)
-
-
-def test_a_cut_of_a_run_that_was_resumed():
-    case = Case(learns(net, faults=FAULTS), "ssp", staleness=2)
-    lines, whole, [(first, count)] = case.run([40])
-    driver = case.resumed(*first, lines[:count])
-    while driver.backend.processed < 80:
-        driver.backend.wait()
-    before = lines[: count + len(driver.lines)]
-    again = case.resumed(*snapshot(driver), before)
-    assert texts(rest_of(again)) == texts(lines[len(before) :])
-    same(again, whole)
 
 
 def test_a_cut_by_an_event_of_the_run():

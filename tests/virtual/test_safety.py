@@ -13,7 +13,7 @@ from hypothesis import event, given, settings, strategies as st
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Ended
 from raysync.virtual.engine import VirtualEngine
-from tests.builders.paradigms import NESTED, VARIANTS, lead_bound_of
+from tests.builders.paradigms import NESTED, SWITCHES, VARIANTS, lead_bound_of
 from tests.builders.plans import plans
 from tests.builders.virtual import replayed, run, slot_of, timed
 from tests.virtual.checker import Checker, checked
@@ -37,19 +37,21 @@ def left_for_good(plan):
     return crashed | set(slots if is_killed else [])
 
 
-PARADIGMS = {label: {"name": name, **rest} for label, (name, rest) in VARIANTS.items()} | NESTED
+SWITCHING = {label: {"name": "sync-switch", **rest} for label, rest in SWITCHES.items()}
+PARADIGMS = {label: {"name": name, **rest} for label, (name, rest) in VARIANTS.items()}
+PARADIGMS |= NESTED | SWITCHING
 SUSPENDING = {label for label in NESTED if "elastic" in label}
 """Here a worker may be left out for as long as its phase lasts."""
 
 
 def variants(*left_out):
-    """Labels, half of them of paradigms in others."""
+    """Labels, half of them or more of paradigms in others."""
     nested = [label for label in NESTED if label not in left_out]
     return st.one_of(st.sampled_from([*VARIANTS]), st.sampled_from(nested))
 
 
 @settings(max_examples=80)
-@given(plans(), variants(), st.integers(1, 150))
+@given(plans(), st.one_of(variants(), st.sampled_from([*SWITCHING])), st.integers(1, 150))
 def test_nothing_illegal_happens(plan, paradigm, pushes):
     """And the journal replays to the same decisions, and the end is the last update or
     nobody left.

@@ -3,29 +3,15 @@ transient straggler.
 """
 
 import pytest
-from hypothesis import event, given, settings, strategies as st
 
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import Apply, Note, Restore, Suspend, Switch
-from raysync.core.journal import Ended, Entry
-from tests.builders.paradigms import SWITCHES
-from tests.builders.plans import plans
-from tests.builders.virtual import replayed, run, timed
+from raysync.core.journal import Ended
+from tests.builders.virtual import decided, replayed, run, timed
 
 FOUR = [{"name": "w", "count": 4, "step_s": 1}]
 SLOW = {"kind": "slow-down", "factor": 6, "workers": ["w-0"], "start_s": 9.5, "lasts_s": 60}
 FAR = {"kind": "latency", "added_s": 2, "workers": ["w-0"], "start_s": 9.5, "lasts_s": 60}
-
-
-def decided(lines, kind):
-    """(when, decision)."""
-    return [
-        (line.event.at, each)
-        for line in lines
-        if isinstance(line, Entry)
-        for each in line.decisions
-        if isinstance(each, kind)
-    ]
 
 
 def switched(faults, online, fraction=0.5, **parameters):
@@ -85,26 +71,3 @@ def test_a_worker_that_never_comes_back_is_found_and_left_behind():
     lines, done = switched([SLOW | {"factor": 864000}], "elastic")
     assert done < 9.5 + 60 + 50
     assert lines[-1].at < 200
-
-
-@settings(max_examples=40)
-@given(plans(), st.sampled_from(list(SWITCHES)), st.integers(1, 150))
-def test_every_run_ends_whatever_happens(plan, name, pushes):
-    """Random clusters and faults: it finishes unless every slot was taken away, and its journal
-    replays.
-    """
-    training, choice = (
-        timed(**plan, workload={"samples": pushes}),
-        ParadigmChoice(name="sync-switch", **SWITCHES[name]),
-    )
-    lines = run(training, choice)
-    again = replayed(training, lines, choice)
-    assert again.difference is None
-    for kind in {note.kind for _, note in decided(lines, Note)} | {
-        each.to for _, each in decided(lines, Switch)
-    }:
-        event(kind)
-    if lines[-1].status == "finished":
-        assert again.machine.roster.samples_applied >= pushes
-    else:
-        assert lines[-1].error.startswith("every worker is gone")

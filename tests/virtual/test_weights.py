@@ -13,24 +13,21 @@ from raysync.config import ParadigmChoice
 from raysync.core.journal import Remark
 from raysync.decoupled.plan import check_training
 from raysync.paradigms import make
+from raysync.paradigms.asp import ASP
 from raysync.training.preparation import prepare
-from raysync.virtual.engine import driver_of
 from tests.builders.messages import tells
-from tests.builders.virtual import DATA, deep, weights_of
+from tests.builders.virtual import DATA, deep, learn, weights_of
 
 
 @dataclass
-class Weighted(raysync.Paradigm):
-    """Asynchronous, with a weight of its own for each push."""
+class Weighted(ASP):
+    """With a weight of its own for each push."""
 
     name: ClassVar[str] = "weighted"
     weight: float = 0.6
 
     def on_push(self, roster, push):
         return [Apply((push,), weights=(self.weight,)), Release(push[0])]
-
-    def on_leave(self, roster, worker):
-        return []
 
     def explain(self, roster, worker):
         return "it waits for nothing"
@@ -72,10 +69,10 @@ def trained(weight, update, rule="Weighted"):
         "update": update,
     }
     training = prepare(config.validate(settings), deep, DATA)
-    check_training(training, training.make(ParadigmChoice(name=f"{__name__}:{rule}")))
     choice = ParadigmChoice(name=f"{__name__}:{rule}", weight=weight)
-    driver = driver_of(training, training.make(choice))
-    return driver, [line for lines in driver.run() for line in lines]
+    check_training(training, training.make(choice))
+    lines, driver = learn(training, choice)
+    return driver, lines
 
 
 SUM = {"lr": 0.1, "combine": "sum", "lr_scaling": "none"}
