@@ -8,8 +8,10 @@ from ray.exceptions import ActorDiedError, RayTaskError
 from raysync import config
 from raysync.cluster import session as module
 from raysync.cluster.session import Session
-from raysync.errors import RunFailed
+from raysync.errors import ConfigError, RunFailed
 from raysync.record.metrics_registry import RunLabels
+from raysync.running.engines import engine_for
+from raysync.training.preparation import prepare
 from tests.builders.messages import naming, tells
 
 KILLED = ActorDiedError()
@@ -75,3 +77,21 @@ def test_the_actors_of_a_trial_bear_the_names_of_its_sweep_and_of_itself(monkeyp
             Session(placement_group=object())._actor_group_for(spec)
     assert all(name.startswith("raysync:unequal/00003-") for name in names)
     assert len(set(names)) == 2, "another sweep of that name has other actors"
+
+
+def test_a_private_cluster_has_room_for_the_largest_run_of_its_session(monkeypatch):
+    """`raysync calibrate` runs single workers before it runs all of them."""
+    opened = []
+
+    def open_(self, cluster, cpus):
+        opened.append(cpus)
+        raise ConfigError("enough")
+
+    monkeypatch.setattr(module.Connection, "open", open_)
+    alone = {"workers": [{"count": 1}], "model": "mlp"}
+    training = prepare(config.validate(alone))
+    for workers, cpus in ((1, 3), (7, 9)):  # the server and the evaluator beside them
+        largest = config.validate(alone | {"workers": [{"count": workers}]})
+        with engine_for(largest) as engine, pytest.raises(ConfigError, match="enough"):
+            list(engine.run(training, training.make(training.experiment.paradigm)))
+        assert opened.pop() == cpus
