@@ -26,8 +26,7 @@ from raysync.core.metrics import MODES, known as known_names
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.record.storage import experiment_folder, folder_of, is_uri
-from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
-from raysync.record.writer import folder_name
+from raysync.record.sweeps import FILE, VARIED, remove_table, table_of
 from raysync.running.engines import Notify
 from raysync.training.loading import metrics_of, primary_of
 from raysync.tuning.fraction_search import (
@@ -37,9 +36,8 @@ from raysync.tuning.fraction_search import (
     Training,
     search,
 )
-from raysync.tuning.grid import Point
 from raysync.tuning.progress import Show
-from raysync.tuning.sweep_run import SweepEnding, SweepPlan, cpus_of, train_all
+from raysync.tuning.sweep_run import SweepPlan, cpus_of, new_folder, recording, train_all
 from raysync.tuning.trial import Trials
 
 KIND, RESULT, CHOSEN = "switch-search", "search.json", "chosen.yaml"
@@ -48,18 +46,14 @@ BEGIN_WITH = 0.5  # the first candidate: always tried, so trained together with 
 
 # called with a description of the next stage, and its number of trainings
 Begin = Callable[[str, int], None]
-Key = tuple[float, int]  # fraction, seed
 
 
-@dataclass(frozen=True)
-class SearchPlan:
-    """A search that has been checked."""
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan(SweepPlan):
+    """A search that has been checked; each of its stages is a sweep of its own points."""
 
-    experiment: Experiment
     search: SwitchSearch
     known: Known | None  # of `first` alone, in a recurring search
-    trials: Trials
-    remark: str  # about earlier searches, for the user
     rises: bool  # whether a larger target is better
 
 
@@ -90,7 +84,7 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
             f"{source}: switch_search.known: --recurring needs the target of earlier runs; set"
             " known: {value: 0.92}."
         )
-    folder, remark = _folder(experiment, source)
+    folder, remarks = _folder(experiment, source)
     trials = Trials(
         folder=folder,
         home=Path.cwd(),
@@ -99,9 +93,15 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
         overrides=settings,
     )
     trials.check({FRACTION: BEGIN_WITH})
-    known = search.known if recurring else None
+    grid = {FRACTION: [BEGIN_WITH], SEED: [experiment.seed]}  # each stage has its own
     return SearchPlan(
-        experiment=experiment, search=search, known=known, trials=trials, remark=remark, rises=rises
+        experiment=experiment,
+        sweep=Sweep.model_validate({"grid": grid, "concurrent": search.concurrent}),
+        trials=trials,
+        remarks=remarks,
+        search=search,
+        known=search.known if recurring else None,
+        rises=rises,
     )
 
 
@@ -138,8 +138,8 @@ def _target_rises(experiment: Experiment, search: SwitchSearch, source: str) -> 
     return mode == "max"
 
 
-def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
-    """Find the latest search with the same trainings, or a new folder; with a remark."""
+def _folder(experiment: Experiment, source: str) -> tuple[Path, tuple[str, ...]]:
+    """Find the latest search with the same trainings, or a new folder; with remarks."""
     if is_uri(experiment.output):
         raise ConfigError(
             f"{source}: output: {masked(str(experiment.output))}: a search needs a folder, not a"
@@ -155,13 +155,12 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
                 changed = before.switch_search != experiment.switch_search
                 what = " with another switch_search block" * changed
                 remark = f"This search began in {folder}{what}; its trainings there are used."
-                return folder.absolute(), remark
-    remark = (
-        f"This is a new search: {source} has other settings than the search in {folders[0]}."
-        if folders
-        else ""
+                return folder.absolute(), (remark,)
+    remarks = (
+        f"This is a new search: {source} has other settings than the search in {folder}."
+        for folder in folders[:1]
     )
-    return folder_name(experiment.output, experiment.name, KIND).absolute(), remark
+    return new_folder(experiment, KIND), tuple(remarks)
 
 
 def _common(experiment: Experiment) -> str:
@@ -185,30 +184,24 @@ def run(
         KeyboardInterrupt: the user stopped it; the same call continues.
         RunFailed: a training failed, or none of `first` alone has a value.
     """
-    settings, folder = plan.search, plan.trials.folder
-    if plan.remark:
-        notify(plan.remark)
+    folder = plan.trials.folder
+    for remark in plan.remarks:
+        notify(remark)
     # remove an earlier call's results: this call can be stopped, and can have other settings
     for name in (RESULT, CHOSEN):
         (folder / name).unlink(missing_ok=True)
-    connection = Connection(notify, address)
+    remove_table(folder)
+    with recording(folder, Connection(notify, address)) as connection:
 
-    def train(stage: SweepPlan) -> SweepEnding:
-        begin(_stage_text(stage.points), stage.count)
-        connection.open(stage.experiment.cluster, cpus_of(stage))
-        return train_all(stage, notify=notify, show=show, verbose=verbose, cores=connection.cores)
+        def train(stage: SearchPlan) -> None:
+            fractions = dict.fromkeys(f"{point[FRACTION]:g}" for point in stage.points)
+            begin(f"fraction {', '.join(fractions)}", stage.count)
+            connection.open(stage.experiment.cluster, cpus_of(stage))
+            cores = connection.cores
+            if train_all(stage, notify=notify, show=show, verbose=verbose, cores=cores) != "done":
+                raise KeyboardInterrupt  # Tune has swallowed it
 
-    try:
-        of_first = {} if plan.known else {FIRST_ALONE: settings.first_repeats}
-        _trainings(plan, of_first | {BEGIN_WITH: settings.candidate_repeats}, train)
-        result = search(
-            settings,
-            lambda fraction, repeats: _trainings(plan, {fraction: repeats}, train),
-            plan.known,
-            rises=plan.rises,
-        )
-    finally:
-        connection.close()
+        result = _search(plan, train)
     for name, text in (
         (FILE, plan.experiment.recorded.to_yaml()),
         (RESULT, json.dumps(_result_json(plan, result), indent=2) + "\n"),
@@ -218,40 +211,42 @@ def run(
     return result
 
 
-def _trainings(
-    plan: SearchPlan, repeats: dict[float, int], train: Callable[[SweepPlan], SweepEnding]
-) -> list[Training]:
-    """Return the trainings of fractions, with their repeats; missing ones run first.
+def _search(plan: SearchPlan, train: Callable[[SearchPlan], None]) -> SearchResult:
+    """Search; `train` runs the missing trainings of a stage."""
 
-    Raises:
-        KeyboardInterrupt: the user stopped it.
-        RunFailed: a training failed.
-    """
-    seed = plan.experiment.seed
-    keys = [(fraction, seed + more) for fraction, count in repeats.items() for more in range(count)]
-    existing = _existing(plan)
-    if missing := [key for key in keys if key not in existing]:
-        try:
-            ending = train(_stage(plan, missing))
-        finally:
+    def trainings(repeats: dict[float, int]) -> list[Training]:
+        seed = plan.experiment.seed
+        keys = [(fraction, seed + i) for fraction, count in repeats.items() for i in range(count)]
+        existing = _existing(plan)
+        if missing := [key for key in keys if key not in existing]:
+            train(
+                plan.with_points(
+                    {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
+                    for fraction, seed in missing
+                )
+            )
             existing = _existing(plan)
-        if ending != "done":
-            raise KeyboardInterrupt  # Tune has swallowed it
-    if failed := set(keys) - existing.keys():
-        raise RunFailed(
-            f"{len(failed)} of {len(missing)} trainings failed; the others are kept, and the same"
-            " command repeats the failed ones"
-        )
-    return [existing[key] for key in keys]
+        if failed := set(keys) - existing.keys():
+            raise RunFailed(
+                f"{len(failed)} of {len(missing)} trainings failed; the others are kept, and the"
+                " same command repeats the failed ones"
+            )
+        return [existing[key] for key in keys]
+
+    settings = plan.search
+    of_first = {} if plan.known else {FIRST_ALONE: settings.first_repeats}
+    trainings(of_first | {BEGIN_WITH: settings.candidate_repeats})
+    return search(
+        settings,
+        lambda fraction, repeats: trainings({fraction: repeats}),
+        plan.known,
+        rises=plan.rises,
+    )
 
 
-def _existing(plan: SearchPlan) -> dict[Key, Training]:
-    """Write the table of all trainings, and return the ended ones."""
-    folder = plan.trials.folder
-    if not notes(folder):
-        return {}
-    write_table(folder)
-    rows: list[Any] = load_sweep(folder).table.to_dict("records")
+def _existing(plan: SearchPlan) -> dict[tuple[float, int], Training]:
+    """Return the trainings that have ended, by fraction and seed."""
+    rows: list[Any] = table_of(plan.trials.folder).to_dict("records")
     return {
         (row[VARIED + FRACTION], row[VARIED + SEED]): _training_of(row, plan.search.target)
         for row in rows
@@ -260,32 +255,10 @@ def _existing(plan: SearchPlan) -> dict[Key, Training]:
 
 
 def _training_of(row: dict[str, Any], target: str) -> Training:
-    if row["status"] == "diverged":
-        return Training(None, row["seconds"], "diverged")
-    if pd.isna(row.get(target)):
-        return Training(None, row["seconds"], "never converged")
-    return Training(row[target], row["seconds"])
-
-
-def _stage(plan: SearchPlan, missing: list[Key]) -> SweepPlan:
-    points = tuple(
-        {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
-        for fraction, seed in missing
-    )
-    grid = {name: [point[name] for point in points] for name in (FRACTION, SEED)}
-    sweep = Sweep.model_validate({"grid": grid, "concurrent": plan.search.concurrent})
-    return SweepPlan(
-        experiment=plan.experiment,
-        sweep=sweep,
-        trials=plan.trials,
-        points=points,
-        examples=points,
-        count=len(points),
-    )
-
-
-def _stage_text(points: Iterable[Point]) -> str:
-    return f"fraction {', '.join(dict.fromkeys(f'{point[FRACTION]:g}' for point in points))}"
+    diverged, value = row["status"] == "diverged", row.get(target)
+    if diverged or pd.isna(value):
+        return Training(None, row["seconds"], "diverged" if diverged else "never converged")
+    return Training(value, row["seconds"])
 
 
 def chosen(experiment: Experiment, fraction: float) -> Experiment:
