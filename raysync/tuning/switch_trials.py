@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ import pandas as pd
 
 from raysync import config
 from raysync.cluster.connection import Connection
-from raysync.config import Experiment, Known, ParadigmChoice, Sweep, SwitchSearch
+from raysync.config import Experiment, ParadigmChoice, Sweep, SwitchSearch
 from raysync.config.secret_masking import masked
 from raysync.core.metrics import MODES, known as known_names
 from raysync.errors import ConfigError, RunFailed, unknown_name
@@ -29,13 +29,7 @@ from raysync.record.storage import experiment_folder, folder_of, is_uri
 from raysync.record.sweeps import FILE, VARIED, remove_table, table_of
 from raysync.running.engines import Notify
 from raysync.training.loading import metrics_of, primary_of
-from raysync.tuning.fraction_search import (
-    FIRST_ALONE,
-    FractionTrial,
-    SearchResult,
-    Training,
-    search,
-)
+from raysync.tuning.fraction_search import FIRST_ALONE, SearchResult, Training, search
 from raysync.tuning.progress import Show
 from raysync.tuning.sweep_run import SweepPlan, cpus_of, new_folder, recording, train_all
 from raysync.tuning.trial import Trials
@@ -52,8 +46,7 @@ Begin = Callable[[str, int], None]
 class SearchPlan(SweepPlan):
     """A search that has been checked; each of its stages is a sweep of its own points."""
 
-    search: SwitchSearch
-    known: Known | None  # of `first` alone, in a recurring search
+    search: SwitchSearch  # with `known` only in a recurring search
     rises: bool  # whether a larger target is better
 
 
@@ -93,14 +86,13 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
         overrides=settings,
     )
     trials.check({FRACTION: BEGIN_WITH})
-    grid = {FRACTION: [BEGIN_WITH], SEED: [experiment.seed]}  # each stage has its own
+    grid = {FRACTION: (BEGIN_WITH,), SEED: (experiment.seed,)}  # each stage has its own
     return SearchPlan(
         experiment=experiment,
-        sweep=Sweep.model_validate({"grid": grid, "concurrent": search.concurrent}),
+        sweep=Sweep(grid=grid, concurrent=search.concurrent),
         trials=trials,
         remarks=remarks,
-        search=search,
-        known=search.known if recurring else None,
+        search=search if recurring else search.model_copy(update={"known": None}),
         rises=rises,
     )
 
@@ -202,9 +194,14 @@ def run(
                 raise KeyboardInterrupt  # Tune has swallowed it
 
         result = _search(plan, train)
+    about = {
+        "target": plan.search.target,
+        "threshold": plan.search.threshold,
+        "recurring": plan.search.known is not None,
+    }
     for name, text in (
         (FILE, plan.experiment.recorded.to_yaml()),
-        (RESULT, json.dumps(_result_json(plan, result), indent=2) + "\n"),
+        (RESULT, json.dumps(about | result.plain(), indent=2) + "\n"),
         (CHOSEN, chosen(plan.experiment, result.fraction).to_yaml()),
     ):
         (folder / name).write_text(text, encoding="utf-8")
@@ -213,18 +210,19 @@ def run(
 
 def _search(plan: SearchPlan, train: Callable[[SearchPlan], None]) -> SearchResult:
     """Search; `train` runs the missing trainings of a stage."""
+    settings, known = plan.search, plan.search.known
 
     def trainings(repeats: dict[float, int]) -> list[Training]:
         seed = plan.experiment.seed
         keys = [(fraction, seed + i) for fraction, count in repeats.items() for i in range(count)]
         existing = _existing(plan)
-        if missing := [key for key in keys if key not in existing]:
-            train(
-                plan.with_points(
-                    {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
-                    for fraction, seed in missing
-                )
-            )
+        missing = [
+            {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
+            for fraction, seed in keys
+            if (fraction, seed) not in existing
+        ]
+        if missing:
+            train(plan.with_points(missing))
             existing = _existing(plan)
         if failed := set(keys) - existing.keys():
             raise RunFailed(
@@ -233,15 +231,12 @@ def _search(plan: SearchPlan, train: Callable[[SearchPlan], None]) -> SearchResu
             )
         return [existing[key] for key in keys]
 
-    settings = plan.search
-    of_first = {} if plan.known else {FIRST_ALONE: settings.first_repeats}
+    def trained(fraction: float, count: int) -> list[Training]:
+        return trainings({fraction: count})
+
+    of_first = {} if known else {FIRST_ALONE: settings.first_repeats}
     trainings(of_first | {BEGIN_WITH: settings.candidate_repeats})
-    return search(
-        settings,
-        lambda fraction, repeats: trainings({fraction: repeats}),
-        plan.known,
-        rises=plan.rises,
-    )
+    return search(settings, trained, known, rises=plan.rises)
 
 
 def _existing(plan: SearchPlan) -> dict[tuple[float, int], Training]:
@@ -255,10 +250,9 @@ def _existing(plan: SearchPlan) -> dict[tuple[float, int], Training]:
 
 
 def _training_of(row: dict[str, Any], target: str) -> Training:
-    diverged, value = row["status"] == "diverged", row.get(target)
-    if diverged or pd.isna(value):
-        return Training(None, row["seconds"], "diverged" if diverged else "never converged")
-    return Training(value, row["seconds"])
+    why = "never converged" if pd.isna(row.get(target)) else ""
+    why = "diverged" if row["status"] == "diverged" else why
+    return Training(None if why else row[target], row["seconds"], why)
 
 
 def chosen(experiment: Experiment, fraction: float) -> Experiment:
@@ -269,23 +263,3 @@ def chosen(experiment: Experiment, fraction: float) -> Experiment:
     return experiment.model_copy(
         update={"paradigm": paradigm, "switch_search": None, "sweep": None}
     )
-
-
-def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
-    """Return the contents of `search.json`: seconds, and costs in trainings of `first`."""
-
-    def candidate_json(candidate: FractionTrial) -> dict[str, Any]:
-        fields = asdict(candidate)
-        runs = fields.pop("trainings")
-        values = {"value": candidate.value, "seconds": candidate.seconds}
-        return fields | values | {"ratio": result.ratio(candidate), "runs": runs}
-
-    names = ("value", "fraction", "cost", "amortisation", "effective", "seconds", "first_seconds")
-    return {
-        "target": plan.search.target,
-        "threshold": plan.search.threshold,
-        "recurring": plan.known is not None,
-        **{name: getattr(result, name) for name in names},
-        "first": candidate_json(result.first),
-        "candidates": list(map(candidate_json, result.candidates)),
-    }
