@@ -17,6 +17,7 @@ from raysync.config import Known, SwitchSearch
 from raysync.errors import RunFailed
 
 FIRST_ALONE = 1.0  # the fraction of the first phase alone
+FIRST_CANDIDATE = 0.5
 ROUNDING = 1e-12  # the error of a mean: a candidate exactly the threshold below passes
 
 

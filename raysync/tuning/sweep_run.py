@@ -84,7 +84,7 @@ from raysync.tuning.grid import (
     space,
 )
 from raysync.tuning.progress import Show, SweepProgress, TimeBudget, TuneCallback
-from raysync.tuning.trial import Trials, adapted, folder_of, settings_of, train
+from raysync.tuning.trial import Trials, adapted, experiment_of, folder_of, settings_of, train
 from raysync.tuning.tune_library import (
     aimed,
     check_directions,
@@ -163,7 +163,7 @@ def plan(
         former = local_copy(newest_sweep(resume), without=[TUNE, CHECKPOINTS])
         check_trusted(former, trust=trust)
     origin = origin_of(file, settings, former)
-    source, experiment = origin.source, _parsed(origin)
+    source, experiment = origin.source, experiment_of(origin)
     if former is not None:
         _check_former(former, experiment, moves=any(map(OUTPUT.match, settings)))
     sweep = experiment.sweep
@@ -187,12 +187,8 @@ def plan(
     listed = points if sweep.search is None else examples
     checked = listed(sweep, experiment.seed, source)
     folder = new_folder(experiment, "sweep") if former is None else former.absolute()
-    trials = Trials(
-        folder=folder,
-        home=Path.cwd(),
-        source=source,
-        text=origin.text,
-        overrides=origin.overrides,
+    trials = replace(
+        Trials.of(origin, folder),
         uri=str(location_of(folder)) if is_copy(folder) else None,
         resume=former is not None,
         fixed={} if sweep.search is None or SEED not in sweep.grid else {SEED: seeds(sweep)[0]},
@@ -218,7 +214,7 @@ def origin_of(
         )
     recorded = Origin.read(former)
     origin = Origin(recorded.source, recorded.text, (*recorded.overrides, *settings))
-    experiment = _parsed(origin)
+    experiment = experiment_of(origin)
     with_secrets = {"checkpoint": experiment.checkpoint, "track": experiment.track}
     for name, setting in with_secrets.items():
         if MASK in str(setting):
@@ -227,11 +223,6 @@ def origin_of(
                 f" too: raysync sweep {origin.source} --resume FOLDER, or set {name} again."
             )
     return origin
-
-
-def _parsed(origin: Origin) -> Experiment:
-    folder = Path(origin.source).parent
-    return config.parse(origin.text, origin.overrides, source=origin.source, folder=folder)
 
 
 def _check_former(former: Path, experiment: Experiment, *, moves: bool) -> None:
@@ -343,7 +334,7 @@ def run(
         ConfigError: none of the trials could begin.
         RunFailed: the time budget was over before one began.
     """
-    folder, trials = plan.trials.folder, plan.trials
+    folder = plan.trials.folder
     if plan.count <= 0 and not _repeats_of_best(plan):
         write_table(folder)  # a sweep that was killed at its end has no table yet
         return load_sweep(folder), "done"
@@ -352,7 +343,7 @@ def run(
         notify(f"{plan.experiment.name} begins; its records: {display_name(folder)}")
         for remark in plan.remarks:
             notify(remark)
-        Origin(trials.source, trials.text, trials.overrides).write(folder)
+        plan.trials.origin.write(folder)
         remove_table(folder)
         ending = train_all(plan, notify=notify, show=show, verbose=verbose, cores=connection.cores)
     if ending == "out of time" and not notes(folder):

@@ -13,6 +13,7 @@ import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,20 +24,26 @@ from raysync.cluster.connection import Connection
 from raysync.config import Experiment, ParadigmChoice, Sweep, SwitchSearch
 from raysync.config.secret_masking import masked
 from raysync.core.metrics import MODES, known as known_names
-from raysync.errors import ConfigError, RunFailed, unknown_name
+from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.record.storage import experiment_folder, folder_of, is_uri
-from raysync.record.sweeps import FILE, VARIED, remove_table, table_of
+from raysync.record.sweeps import FILE, VARIED, Origin, remove_table, table_of
 from raysync.running.engines import Notify
 from raysync.training.loading import metrics_of, primary_of
-from raysync.tuning.fraction_search import FIRST_ALONE, SearchResult, Training, search
+from raysync.tuning.fraction_search import (
+    FIRST_ALONE,
+    FIRST_CANDIDATE,
+    SearchResult,
+    Training,
+    search,
+)
 from raysync.tuning.progress import Show
 from raysync.tuning.sweep_run import SweepPlan, cpus_of, new_folder, recording, train_all
 from raysync.tuning.trial import Trials
+from raysync.tuning.tune_library import check_metric
 
 KIND, RESULT, CHOSEN = "switch-search", "search.json", "chosen.yaml"
 FRACTION, SEED = "paradigm.fraction", "seed"
-BEGIN_WITH = 0.5  # the first candidate: always tried, so trained together with `first`
 
 # called with a description of the next stage, and its number of trainings
 Begin = Callable[[str, int], None]
@@ -78,15 +85,9 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
             " known: {value: 0.92}."
         )
     folder, remarks = _folder(experiment, source)
-    trials = Trials(
-        folder=folder,
-        home=Path.cwd(),
-        source=source,
-        text=file.read_text(encoding="utf-8"),
-        overrides=settings,
-    )
-    trials.check({FRACTION: BEGIN_WITH})
-    grid = {FRACTION: (BEGIN_WITH,), SEED: (experiment.seed,)}  # each stage has its own
+    trials = Trials.of(Origin(source, file.read_text(encoding="utf-8"), settings), folder)
+    trials.check({FRACTION: FIRST_CANDIDATE})
+    grid = {FRACTION: (FIRST_CANDIDATE,), SEED: (experiment.seed,)}  # each stage has its own
     return SearchPlan(
         experiment=experiment,
         sweep=Sweep(grid=grid, concurrent=search.concurrent),
@@ -119,8 +120,8 @@ def _check_trainable(experiment: Experiment, source: str) -> None:
 def _target_rises(experiment: Experiment, search: SwitchSearch, source: str) -> bool:
     metric, metrics, primary = search.metric, metrics_of(experiment), primary_of(experiment)
     where = f"{source}: switch_search.target"
-    if metrics is not None and metric not in known_names(metrics):
-        raise unknown_name("metric", metric, known_names(metrics), where=where)
+    if metrics is not None:
+        check_metric(metric, known_names(metrics), where)
     mode = (MODES | {primary.name: primary.mode}).get(metric)
     if mode is None:
         raise ConfigError(
@@ -185,7 +186,7 @@ def run(
     remove_table(folder)
     with recording(folder, Connection(notify, address)) as connection:
 
-        def train(stage: SearchPlan) -> None:
+        def train_stage(stage: SearchPlan) -> None:
             fractions = dict.fromkeys(f"{point[FRACTION]:g}" for point in stage.points)
             begin(f"fraction {', '.join(fractions)}", stage.count)
             connection.open(stage.experiment.cluster, cpus_of(stage))
@@ -193,50 +194,50 @@ def run(
             if train_all(stage, notify=notify, show=show, verbose=verbose, cores=cores) != "done":
                 raise KeyboardInterrupt  # Tune has swallowed it
 
-        result = _search(plan, train)
-    about = {
+        train = partial(_trainings, plan, train_stage)
+        result = search(plan.search, train, plan.search.known, rises=plan.rises)
+    contents = {
         "target": plan.search.target,
         "threshold": plan.search.threshold,
         "recurring": plan.search.known is not None,
+        **result.plain(),
     }
     for name, text in (
         (FILE, plan.experiment.recorded.to_yaml()),
-        (RESULT, json.dumps(about | result.plain(), indent=2) + "\n"),
+        (RESULT, json.dumps(contents, indent=2) + "\n"),
         (CHOSEN, chosen(plan.experiment, result.fraction).to_yaml()),
     ):
         (folder / name).write_text(text, encoding="utf-8")
     return result
 
 
-def _search(plan: SearchPlan, train: Callable[[SearchPlan], None]) -> SearchResult:
-    """Search; `train` runs the missing trainings of a stage."""
-    settings, known = plan.search, plan.search.known
+def _trainings(
+    plan: SearchPlan, train_stage: Callable[[SearchPlan], None], fraction: float, repeats: int
+) -> list[Training]:
+    """Return the trainings of a fraction; missing ones run first.
 
-    def trainings(repeats: dict[float, int]) -> list[Training]:
-        seed = plan.experiment.seed
-        keys = [(fraction, seed + i) for fraction, count in repeats.items() for i in range(count)]
+    Raises `RunFailed` if one failed.
+    """
+    wanted = {fraction: repeats}
+    if fraction == FIRST_ALONE:  # the first candidate is always tried, so it runs beside `first`
+        wanted[FIRST_CANDIDATE] = plan.search.candidate_repeats
+    seed = plan.experiment.seed
+    keys = [(fraction, seed + i) for fraction, count in wanted.items() for i in range(count)]
+    existing = _existing(plan)
+    missing = [
+        {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
+        for fraction, seed in keys
+        if (fraction, seed) not in existing
+    ]
+    if missing:
+        train_stage(plan.with_points(missing))
         existing = _existing(plan)
-        missing = [
-            {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
-            for fraction, seed in keys
-            if (fraction, seed) not in existing
-        ]
-        if missing:
-            train(plan.with_points(missing))
-            existing = _existing(plan)
-        if failed := set(keys) - existing.keys():
-            raise RunFailed(
-                f"{len(failed)} of {len(missing)} trainings failed; the others are kept, and the"
-                " same command repeats the failed ones"
-            )
-        return [existing[key] for key in keys]
-
-    def trained(fraction: float, count: int) -> list[Training]:
-        return trainings({fraction: count})
-
-    of_first = {} if known else {FIRST_ALONE: settings.first_repeats}
-    trainings(of_first | {BEGIN_WITH: settings.candidate_repeats})
-    return search(settings, trained, known, rises=plan.rises)
+    if failed := set(keys) - existing.keys():
+        raise RunFailed(
+            f"{len(failed)} of {len(missing)} trainings failed; the others are kept, and the same"
+            " command repeats the failed ones"
+        )
+    return [existing[key] for key in keys[:repeats]]
 
 
 def _existing(plan: SearchPlan) -> dict[tuple[float, int], Training]:
