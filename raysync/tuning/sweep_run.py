@@ -87,7 +87,6 @@ from raysync.tuning.progress import Show, SweepProgress, TimeBudget, TuneCallbac
 from raysync.tuning.trial import Trials, adapted, experiment_of, folder_of, settings_of, train
 from raysync.tuning.tune_library import (
     aimed,
-    check_directions,
     check_metrics,
     quiet,
     scheduler,
@@ -172,14 +171,14 @@ def plan(
             f"{source}: no `sweep:` block in it; write sweep: {{grid: {{seed: [0, 1, 2], ...}}}}."
         )
     check_keys(sweep, source)
-    check_metrics(sweep, metrics_of(experiment), source)
-    check_directions(sweep, primary_of(experiment), source)
+    primary = primary_of(experiment)
+    check_metrics(sweep, metrics_of(experiment), primary, source)
     if sweep.stop and not experiment.trains:
         raise ConfigError(
             f"{source}: sweep.stop: trials end at evaluations, and timing: only has none; give"
             " stop: {after_s: ...} for each trial."
         )
-    sweep = aimed(sweep, primary_of(experiment), source)
+    sweep = aimed(sweep, primary, source)
     if count(sweep) > MOST_UNASKED and not many:
         raise ConfigError(
             f"{source}: sweep: {count(sweep):,} trials; more than {MOST_UNASKED:,} need --yes."
@@ -253,7 +252,7 @@ def _with_grid(plan: SweepPlan, grid_points: Sequence[Point]) -> SweepPlan:
     plan = plan.with_points(
         {"trial": number} | point for number, point in numbered if repr(point) not in done
     )
-    distinct = draws(sweep, plan.experiment.seed, plan.trials.source)
+    distinct = len(draws(sweep, plan.experiment.seed, plan.trials.source))
     remark = (
         f"sweep.samples: {sweep.samples} draws are asked for, but only {distinct} differ; the"
         " others would be the same trials again, and are left out."

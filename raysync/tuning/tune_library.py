@@ -42,30 +42,29 @@ SET_BY_SWEEP = {"metric", "mode", "space"}  # parameters of searchers and schedu
 POINTS = "points_to_evaluate"  # the parameter of searchers with their first suggestions
 
 
-def check_metrics(sweep: Sweep, metrics: Sequence[str] | None, source: str) -> None:
-    """Refuse metrics that no trial has; `metrics` None: unknown before the trials run."""
-    if metrics is None:
-        return
-    if sweep.metric is not None:
+def check_metrics(
+    sweep: Sweep, metrics: Sequence[str] | None, primary: PrimaryMetric, source: str
+) -> None:
+    """Refuse metrics that no trial has, and a stop on one whose better direction nobody knows.
+
+    `metrics` None: unknown before the trials run.
+    """
+    if metrics is not None and sweep.metric is not None:
         names = (*known(metrics), *REPORTED, *TUNE_METRICS)
         check_metric(sweep.metric, names, f"{source}: sweep.metric")
     for goal in sweep.stop:
-        check_metric(goal.metric, (*known(metrics), *MEASURED), f"{source}: sweep.stop")
-
-
-def check_metric(metric: str, names: Collection[str], where: str) -> None:
-    if metric not in names:
-        raise unknown_name("metric", metric, names, where=where)
-
-
-def check_directions(sweep: Sweep, primary: PrimaryMetric, source: str) -> None:
-    """Refuse a stop on a metric whose better direction nobody knows."""
-    for goal in sweep.stop:
+        if metrics is not None:
+            check_metric(goal.metric, (*known(metrics), *MEASURED), f"{source}: sweep.stop")
         if goal.direction(primary) is None:
             raise ConfigError(
                 f"{source}: sweep.stop: say in which direction {goal.metric!r} ends a trial: write"
                 f" {{metric: {goal.metric}, value: {goal.value:g}, mode: max}}, or mode: min."
             )
+
+
+def check_metric(metric: str, names: Collection[str], where: str) -> None:
+    if metric not in names:
+        raise unknown_name("metric", metric, names, where=where)
 
 
 def aimed(sweep: Sweep, primary: PrimaryMetric, source: str) -> Sweep:
@@ -144,14 +143,14 @@ def searcher_again(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("ray.tune", "optuna")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
+    loggers = map(logging.getLogger, ("ray.tune", "optuna"))
+    levels = {logger: logger.level for logger in loggers}
+    for logger in levels:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 
