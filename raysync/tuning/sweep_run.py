@@ -557,15 +557,14 @@ def _tune_config(plan: SweepPlan) -> tune.TuneConfig:
             points_to_evaluate=[dict(point) for point in plan.points],
             max_concurrent=sweep.concurrent or 0,
         )
+    elif plan.trials.resume:
+        in_flight = list(map(settings_of, plan.points))
+        search = searcher_again(sweep, plan.found, in_flight, source)
     else:
-        options["max_concurrent_trials"] = sweep.concurrent
-        if plan.trials.resume:
-            in_flight = [settings_of(point) for point in plan.points]
-            search = searcher_again(sweep, plan.found, in_flight, source)
-        else:
-            search = searcher(sweep, source)
+        search = searcher(sweep, source)
     return tune.TuneConfig(
         search_alg=search,
+        max_concurrent_trials=None if sweep.search is None else sweep.concurrent,
         scheduler=scheduler(sweep, source),
         num_samples=plan.count,
         reuse_actors=True,

@@ -154,7 +154,7 @@ class Trials:
 
     def resources(self, point: Point) -> tune.PlacementGroupFactory:
         """Return the resources that Tune reserves for a trial."""
-        # without them, it gets one CPU, and fails at its start with the reason
+        # a trial that cannot be placed gets one CPU, and fails at its start with the reason
         with suppress(ConfigError):
             experiment = self.experiment(point)
             if experiment.engine == "ray":
