@@ -21,7 +21,7 @@ import pandas as pd
 
 from raysync import config
 from raysync.cluster.connection import Connection
-from raysync.config import Experiment, ParadigmChoice, Sweep, SwitchSearch
+from raysync.config import Experiment, Sweep, SwitchSearch
 from raysync.config.secret_masking import masked
 from raysync.core.metrics import MODES, known as known_names
 from raysync.errors import ConfigError, RunFailed
@@ -257,10 +257,6 @@ def _training_of(row: dict[str, Any], target: str) -> Training:
 
 
 def chosen(experiment: Experiment, fraction: float) -> Experiment:
-    choice = experiment.paradigm
-    paradigm = ParadigmChoice.model_validate(
-        {"name": choice.name, **choice.parameters, "fraction": fraction}
-    )
-    return experiment.model_copy(
-        update={"paradigm": paradigm, "switch_search": None, "sweep": None}
-    )
+    paradigm = experiment.paradigm.model_copy(update={"fraction": fraction})
+    alone = {"switch_search": None, "sweep": None}
+    return experiment.model_copy(update={"paradigm": paradigm, **alone})
