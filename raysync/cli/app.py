@@ -49,6 +49,9 @@ Trust = Annotated[
         ),
     ),
 ]
+Verbose = Annotated[
+    bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")]
 Processes = Annotated[
     int | None,

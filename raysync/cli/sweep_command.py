@@ -15,6 +15,7 @@ from raysync.cli.app import (
     EngineName,
     Settings,
     Trust,
+    Verbose,
     app,
     check_places,
     check_trust,
@@ -61,9 +62,7 @@ def sweep(
     ] = None,
     trust: Trust = False,
     yes: Annotated[bool, typer.Option("--yes", help="Allow more than 1,000 trials.")] = False,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")
-    ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Run the trials of the file's `sweep:` block under Ray Tune. Trials that share no cores run
     side by side.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -13,6 +12,7 @@ from raysync.cli.app import (
     EngineName,
     File,
     Settings,
+    Verbose,
     app,
     check_places,
     prepare_tune,
@@ -46,9 +46,7 @@ def switch_search(
             ),
         ),
     ] = False,
-    verbose: Annotated[
-        bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")
-    ] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Find how early a sync-switch may switch, by the file's `switch_search:` block. A second call
     resumes the search.
@@ -92,20 +90,17 @@ def switch_search(
 def _print_table(plan: SearchPlan, result: SearchResult, first: str) -> None:
     target = plan.search.target.replace("_", "\n")
     table = plain_table("fraction", "runs", target, "passes", "seconds", f"of {first}\nalone")
-    for candidate in (result.first, *result.candidates):
-        is_first = candidate is result.first
-        reasons = Counter(training.why for training in candidate.trainings if training.why)
-        name = f"1 ({first} alone)" if is_first else f"{candidate.fraction:g}"
-        seconds = result.first_seconds if is_first else candidate.seconds
+    for trial in (result.first, *result.candidates):
+        is_first = trial is result.first
+        name = f"1 ({first} alone)" if is_first else f"{trial.fraction:g}"
+        seconds = result.first_seconds if is_first else trial.seconds
         table.add_row(
-            " ".join(
-                [name, *(f"[red]{count} {reason}[/red]" for reason, count in reasons.items())]
-            ),
-            str(len(candidate.trainings) or "known"),
-            _quality_text(plan, result.value if is_first else candidate.value),
-            "" if is_first else PASSES[candidate.passes],
+            " ".join([name, *(f"[red]{failure}[/red]" for failure in trial.failures)]),
+            str(len(trial.trainings) or "known"),
+            _quality_text(plan, result.value if is_first else trial.value),
+            "" if is_first else PASSES[trial.passes],
             "-" if seconds is None else ratio_text(seconds),
-            _number_text(result.ratio(candidate), ".3f"),
+            _number_text(result.ratio(trial), ".3f"),
         )
     console.print(table)
 

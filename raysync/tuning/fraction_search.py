@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from statistics import fmean as mean
+from dataclasses import asdict, dataclass
+from statistics import fmean
+from typing import Any
 
 from raysync.config import Known, SwitchSearch
 from raysync.errors import RunFailed
 
 FIRST_ALONE = 1.0  # the fraction of the first phase alone
+FIRST_CANDIDATE = 0.5
 ROUNDING = 1e-12  # the error of a mean: a candidate exactly the threshold below passes
 
 
@@ -43,11 +45,17 @@ class FractionTrial:
 
     @property
     def value(self) -> float | None:
-        return mean(_values(self.useful)) if self.useful else None
+        return _mean(training.value for training in self.trainings)
 
     @property
     def seconds(self) -> float | None:
-        return mean(training.seconds for training in self.useful) if self.useful else None
+        return _mean(training.seconds for training in self.useful)
+
+    @property
+    def failures(self) -> list[str]:
+        """Why trainings have no value: `2 diverged`."""
+        reasons = Counter(training.why for training in self.trainings if training.why)
+        return [f"{count} {reason}" for reason, count in reasons.items()]
 
 
 @dataclass(frozen=True)
@@ -101,6 +109,21 @@ class SearchResult:
         """The useful trainings that passed, per unit of cost; None: unknown, or no cost."""
         return sum(len(trial.useful) for trial in self.passed) / self.cost if self.cost else None
 
+    def plain(self) -> dict[str, Any]:
+        """Return the result as plain data: seconds, and costs in trainings of `first`."""
+        names = ("value", "fraction", "cost", "amortisation", "effective", "seconds")
+        return {
+            **{name: getattr(self, name) for name in (*names, "first_seconds")},
+            "first": self._plain(self.first),
+            "candidates": list(map(self._plain, self.candidates)),
+        }
+
+    def _plain(self, trial: FractionTrial) -> dict[str, Any]:
+        fields = asdict(trial)
+        runs = fields.pop("trainings")
+        values = {"value": trial.value, "seconds": trial.seconds, "ratio": self.ratio(trial)}
+        return fields | values | {"runs": runs}
+
 
 def search(
     settings: SwitchSearch, train: Train, known: Known | None = None, *, rises: bool = True
@@ -120,11 +143,9 @@ def search(
     first = FractionTrial(FIRST_ALONE, trainings, passes=True)
     value = known.value if known else first.value
     if value is None:
-        reasons = Counter(training.why for training in trainings)
-        outcomes = " and ".join(f"{count} {reason}" for reason, count in reasons.items())
         raise RunFailed(
-            f"of {len(trainings)} runs of `first` alone, {outcomes}: there is no {settings.target}"
-            " to keep"
+            f"of {len(trainings)} runs of `first` alone, {' and '.join(first.failures)}: there is"
+            f" no {settings.target} to keep"
         )
     sign = 1 if rises else -1
     least = sign * value - settings.threshold - ROUNDING
@@ -132,14 +153,17 @@ def search(
     while len(candidates) < settings.candidates_max and all(trial.passes for trial in candidates):
         fraction = 0.5 ** (len(candidates) + 1)
         trainings = tuple(train(fraction, settings.candidate_repeats))
-        values = _values(trainings)
-        passes = 0 < len(values) == len(trainings) and sign * mean(values) >= least
+        average = _mean(training.value for training in trainings)
+        is_whole = all(training.value is not None for training in trainings)
+        passes = is_whole and average is not None and sign * average >= least
         candidates.append(FractionTrial(fraction, trainings, passes))
     return SearchResult(value, known.seconds if known else first.seconds, first, tuple(candidates))
 
 
-def _values(trainings: Iterable[Training]) -> list[float]:
-    return [training.value for training in trainings if training.value is not None]
+def _mean(values: Iterable[float | None]) -> float | None:
+    """Return the mean of the known values."""
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
 
 
 def _ratio(value: float | None, unit: float | None) -> float | None:

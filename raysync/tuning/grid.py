@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -39,23 +40,17 @@ def check_keys(sweep: Sweep, source: str) -> None:
         if why := NOT_VARIED.get(key.partition(".")[0]):
             raise ConfigError(f"{source}: sweep: {key} cannot be varied: {why}.")
     for index, exclusion in enumerate(sweep.exclude):
+        where = f"{source}: sweep.exclude[{index}]"
         for key in exclusion:
             if key not in sweep.grid:
-                raise unknown_name(
-                    "setting of the grid",
-                    key,
-                    sweep.grid,
-                    where=f"{source}: sweep.exclude[{index}]",
-                )
+                raise unknown_name("setting of the grid", key, sweep.grid, where=where)
 
 
 def count(sweep: Sweep) -> int:
     """Count the trials, before exclusions."""
     if sweep.search is not None:
         return sweep.samples + len(sweep.grid.get("paradigm", [0])) * (len(seeds(sweep)) - 1)
-    return (
-        int(np.prod([len(values) for values in sweep.grid.values()], dtype=object)) * sweep.samples
-    )
+    return prod(map(len, sweep.grid.values())) * sweep.samples
 
 
 def seeds(sweep: Sweep) -> list[Any]:
@@ -68,11 +63,6 @@ def choices(sweep: Sweep) -> dict[str, list[Any]]:
     return {key: list(values) for key, values in sweep.grid.items() if key != SEED}
 
 
-def draws(sweep: Sweep, seed: int, source: str) -> int:
-    """Count the different draws; a small space has fewer than `samples`."""
-    return len(_draws(sweep, seed, source))
-
-
 def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
     """List every combination of the grid that is not excluded, with its draws.
 
@@ -83,7 +73,7 @@ def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
         ConfigError: an entry of `exclude` matches nothing, all is excluded, or a distribution
             cannot be drawn from.
     """
-    drawn = _draws(sweep, seed, source)
+    drawn = draws(sweep, seed, source)
     combinations = [
         dict(zip(sweep.grid, values, strict=True)) for values in product(*sweep.grid.values())
     ]
@@ -114,17 +104,19 @@ def examples(sweep: Sweep, seed: int, source: str) -> list[Point]:
     """List points that show each value of the grid, with the first values of other settings."""
     grid = choices(sweep)
     first = {key: plain(values[0]) for key, values in grid.items()}
-    first |= _draws(sweep, seed, source)[0]
+    first |= draws(sweep, seed, source)[0]
     return [
         first,
         *(first | {key: plain(value)} for key, values in grid.items() for value in values[1:]),
     ]
 
 
-def _draws(sweep: Sweep, seed: int, source: str) -> list[Point]:
-    """Draw different settings: a repeated draw would repeat its trials."""
-    domains = {key: domain(key, distribution, source) for key, distribution in sweep.sample.items()}
-    random = np.random.RandomState(seed)
+def draws(sweep: Sweep, seed: int, source: str) -> list[Point]:
+    """Draw different settings: a repeated draw would repeat its trials.
+
+    A small space has fewer than `samples`.
+    """
+    domains, random = _domains(sweep, source), np.random.RandomState(seed)
     drawn: dict[str, Point] = {}
     for _ in range(TRIES * sweep.samples):
         point = {key: plain(values.sample(random_state=random)) for key, values in domains.items()}
@@ -140,12 +132,14 @@ def space(sweep: Sweep, source: str) -> dict[str, Any]:
         key: tune.choice([plain(value) for value in values])
         for key, values in choices(sweep).items()
     }
-    return chosen | {
-        key: domain(key, distribution, source) for key, distribution in sweep.sample.items()
-    }
+    return chosen | _domains(sweep, source)
 
 
-def domain(key: str, distribution: Distribution, source: str) -> Any:
+def _domains(sweep: Sweep, source: str) -> dict[str, Any]:
+    return {key: _domain(key, distribution, source) for key, distribution in sweep.sample.items()}
+
+
+def _domain(key: str, distribution: Distribution, source: str) -> Any:
     """Create Ray Tune's distribution; raise `ConfigError` for arguments that it refuses."""
     try:
         created = getattr(tune, distribution.name)(*distribution.arguments)

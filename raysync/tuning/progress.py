@@ -104,31 +104,31 @@ class TuneCallback(tune.Callback):
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self.done += 1
-        self._under_way.pop(trial.trial_id, None)
         # Tune calls this before it stops a trial. The record knows whether the run had ended.
-        self._write_note(trial, ended=True, by=SCHEDULER if self._has_scheduler else "")
+        self._end(trial, by=SCHEDULER if self._has_scheduler else "")
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self.done += 1
-        self._under_way.pop(trial.trial_id, None)
         cause = _cause_of_failure(trial)
         if isinstance(cause, ConfigError):
             self.mistakes.append(str(cause))
         error = " ".join(str(cause).split())
-        self._write_note(trial, ended=True, error=error)
-        texts = {key: value_text(value) for key, value in settings_of(trial.config).items()}
-        settings = ", ".join(f"{key}={text}" for key, text in texts.items())
-        self._notify(f"The trial with {settings} failed: {error}")
+        self._end(trial, error=error)
+        settings = settings_of(trial.config).items()
+        texts = ", ".join(f"{key}={value_text(value)}" for key, value in settings)
+        self._notify(f"The trial with {texts} failed: {error}")
+
+    def _end(self, trial: Trial, *, error: str = "", by: str = "") -> None:
+        self.done += 1
+        self._under_way.pop(trial.trial_id, None)
+        self._write_note(trial, ended=True, error=error, by=by)
 
     def _write_note(self, trial: Trial, *, ended: bool, error: str = "", by: str = "") -> None:
-        name = str(trial)  # `folder_of`
+        # its name is of `folder_of`
+        note = TrialNote(str(trial), settings_of(trial.config), ended, error, by=by)
         try:
-            write_note(
-                self._folder, TrialNote(name, settings_of(trial.config), ended, error, by=by)
-            )
+            write_note(self._folder, note)
         except ConfigError as unreachable:
             # The trials continue: the table at the end is made of the notes in the local copy.
             self._notify(str(unreachable))

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
 from itertools import count as count_up
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from ray import tune
 from ray.tune.experiment import Trial
@@ -84,10 +84,9 @@ from raysync.tuning.grid import (
     space,
 )
 from raysync.tuning.progress import Show, SweepProgress, TimeBudget, TuneCallback
-from raysync.tuning.trial import Trials, adapted, folder_of, settings_of, train
+from raysync.tuning.trial import Trials, adapted, experiment_of, folder_of, settings_of, train
 from raysync.tuning.tune_library import (
     aimed,
-    check_directions,
     check_metrics,
     quiet,
     scheduler,
@@ -109,9 +108,9 @@ class SweepPlan:
     sweep: Sweep
     trials: Trials
     # the points of a grid that are left to run; with a searcher, the points of trials in flight
-    points: tuple[Point, ...]
-    examples: tuple[Point, ...]  # the points; with a searcher, points that show each of its choices
-    count: int  # left to run
+    points: tuple[Point, ...] = ()
+    examples: tuple[Point, ...] = ()  # the points; of a searcher, points with each of its choices
+    count: int = 0  # left to run
     done: int = 0  # trials that an earlier call has finished
     # with a searcher, the points of ended trials with their metric
     found: tuple[tuple[Point, float | None], ...] = ()
@@ -122,6 +121,16 @@ class SweepPlan:
         """The number of all trials; with a searcher, also those that repeat the best settings."""
         left = self.done + self.count
         return left if self.sweep.search is None else max(left, count(self.sweep))
+
+    def with_points(self, points: Iterable[Point]) -> Self:
+        """Return the plan of exactly these trials, without a searcher."""
+        left = tuple(points)
+        return replace(self, points=left, examples=left, count=len(left))
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        """The examples as experiments."""
+        return [self.trials.experiment(point) for point in self.examples]
 
 
 SweepEnding = Literal["done", "interrupted", "out of time"]
@@ -148,17 +157,12 @@ def plan(
         ConfigError: the file has no sweep or is invalid, there are too many trials, or there is no
             sweep that can be resumed with these settings.
     """
-    former = (
-        None if resume is None else local_copy(newest_sweep(resume), without=[TUNE, CHECKPOINTS])
-    )
-    if former is not None:
+    former, settings = None, tuple(settings)
+    if resume is not None:
+        former = local_copy(newest_sweep(resume), without=[TUNE, CHECKPOINTS])
         check_trusted(former, trust=trust)
-    settings = tuple(settings)
     origin = origin_of(file, settings, former)
-    source = origin.source
-    experiment = config.parse(
-        origin.text, origin.overrides, source=source, folder=Path(source).parent
-    )
+    source, experiment = origin.source, experiment_of(origin)
     if former is not None:
         _check_former(former, experiment, moves=any(map(OUTPUT.match, settings)))
     sweep = experiment.sweep
@@ -167,45 +171,33 @@ def plan(
             f"{source}: no `sweep:` block in it; write sweep: {{grid: {{seed: [0, 1, 2], ...}}}}."
         )
     check_keys(sweep, source)
-    check_metrics(sweep, metrics_of(experiment), source)
-    check_directions(sweep, primary_of(experiment), source)
+    primary = primary_of(experiment)
+    check_metrics(sweep, metrics_of(experiment), primary, source)
     if sweep.stop and not experiment.trains:
         raise ConfigError(
             f"{source}: sweep.stop: trials end at evaluations, and timing: only has none; give"
             " stop: {after_s: ...} for each trial."
         )
-    sweep = aimed(sweep, primary_of(experiment), source)
+    sweep = aimed(sweep, primary, source)
     if count(sweep) > MOST_UNASKED and not many:
         raise ConfigError(
             f"{source}: sweep: {count(sweep):,} trials; more than {MOST_UNASKED:,} need --yes."
         )
     listed = points if sweep.search is None else examples
     checked = listed(sweep, experiment.seed, source)
-    folder = _new_folder(experiment) if former is None else former.absolute()
-    trials = Trials(
-        folder=folder,
-        home=Path.cwd(),
-        source=source,
-        text=origin.text,
-        overrides=origin.overrides,
+    folder = new_folder(experiment, "sweep") if former is None else former.absolute()
+    trials = replace(
+        Trials.of(origin, folder),
         uri=str(location_of(folder)) if is_copy(folder) else None,
         resume=former is not None,
         fixed={} if sweep.search is None or SEED not in sweep.grid else {SEED: seeds(sweep)[0]},
     )
     for point in checked:
         trials.check(point)
-    with_points = _with_grid if sweep.search is None else _with_search
-    checked_plan = with_points(experiment, sweep, trials, checked)
+    empty = SweepPlan(experiment=experiment, sweep=sweep, trials=trials)
+    checked_plan = (_with_grid if sweep.search is None else _with_search)(empty, checked)
     _tune_config(checked_plan)  # raises if Tune has no such searcher or scheduler
-    return replace(checked_plan, remarks=tuple(_remarks(sweep, experiment.seed, source)))
-
-
-def _remarks(sweep: Sweep, seed: int, source: str) -> Iterator[str]:
-    if sweep.search is None and (distinct := draws(sweep, seed, source)) < sweep.samples:
-        yield (
-            f"sweep.samples: {sweep.samples} draws are asked for, but only {distinct} differ; the"
-            " others would be the same trials again, and are left out."
-        )
+    return checked_plan
 
 
 def origin_of(
@@ -221,9 +213,7 @@ def origin_of(
         )
     recorded = Origin.read(former)
     origin = Origin(recorded.source, recorded.text, (*recorded.overrides, *settings))
-    experiment = config.parse(
-        origin.text, origin.overrides, source=origin.source, folder=Path(origin.source).parent
-    )
+    experiment = experiment_of(origin)
     with_secrets = {"checkpoint": experiment.checkpoint, "track": experiment.track}
     for name, setting in with_secrets.items():
         if MASK in str(setting):
@@ -255,25 +245,24 @@ def _check_former(former: Path, experiment: Experiment, *, moves: bool) -> None:
             check_gone(record)
 
 
-def _with_grid(
-    experiment: Experiment, sweep: Sweep, trials: Trials, grid_points: Sequence[Point]
-) -> SweepPlan:
-    begun = notes(trials.folder)
-    done = {repr(note.settings) for note in begun if note.ended and not note.error}
-    left = tuple(
-        {"trial": number} | point
-        for number, point in _numbered(grid_points, begun)
-        if repr(point) not in done
+def _with_grid(plan: SweepPlan, grid_points: Sequence[Point]) -> SweepPlan:
+    sweep, begun = plan.sweep, notes(plan.trials.folder)
+    done = {repr(note.settings) for note in begun if _is_done(note)}
+    numbered = _numbered(grid_points, begun)
+    plan = plan.with_points(
+        {"trial": number} | point for number, point in numbered if repr(point) not in done
     )
-    return SweepPlan(
-        experiment=experiment,
-        sweep=sweep,
-        trials=trials,
-        points=left,
-        examples=left,
-        count=len(left),
-        done=len(grid_points) - len(left),
+    distinct = len(draws(sweep, plan.experiment.seed, plan.trials.source))
+    remark = (
+        f"sweep.samples: {sweep.samples} draws are asked for, but only {distinct} differ; the"
+        " others would be the same trials again, and are left out."
     )
+    remarks = (remark,) if distinct < sweep.samples else ()
+    return replace(plan, done=len(grid_points) - plan.count, remarks=remarks)
+
+
+def _is_done(note: TrialNote) -> bool:
+    return note.ended and not note.error
 
 
 def _numbered(
@@ -290,22 +279,17 @@ def _numbered(
         yield number, point
 
 
-def _with_search(
-    experiment: Experiment, sweep: Sweep, trials: Trials, choices: Sequence[Point]
-) -> SweepPlan:
-    begun = notes(trials.folder)
+def _with_search(plan: SweepPlan, choices: Sequence[Point]) -> SweepPlan:
+    sweep, folder = plan.sweep, plan.trials.folder
+    begun = notes(folder)
     searched = [note for note in begun if not _is_repeat(note, sweep)]
-    done = sum(note.ended and not note.error for note in begun)
-    done_searched = sum(note.ended and not note.error for note in searched)
-    return SweepPlan(
-        experiment=experiment,
-        sweep=sweep,
-        trials=trials,
+    return replace(
+        plan,
         points=tuple({"trial": note.name} | note.settings for note in searched if not note.ended),
         examples=tuple(choices),
-        count=max(0, sweep.samples - done_searched),
-        done=done,
-        found=tuple(_results(trials.folder, searched, sweep.metric)),
+        count=max(0, sweep.samples - sum(map(_is_done, searched))),
+        done=sum(map(_is_done, begun)),
+        found=tuple(_results(folder, searched, sweep.metric)),
     )
 
 
@@ -349,31 +333,43 @@ def run(
         ConfigError: none of the trials could begin.
         RunFailed: the time budget was over before one began.
     """
-    connection, folder = Connection(notify, address), plan.trials.folder
+    folder = plan.trials.folder
     if plan.count <= 0 and not _repeats_of_best(plan):
         write_table(folder)  # a sweep that was killed at its end has no table yet
         return load_sweep(folder), "done"
-    ending: SweepEnding = "interrupted"
-    try:
+    with recording(folder, Connection(notify, address)) as connection:
         connection.open(plan.experiment.cluster, cpus_of(plan))
         notify(f"{plan.experiment.name} begins; its records: {display_name(folder)}")
         for remark in plan.remarks:
             notify(remark)
-        trials = plan.trials
-        Origin(trials.source, trials.text, trials.overrides).write(folder)
+        plan.trials.origin.write(folder)
         remove_table(folder)
         ending = train_all(plan, notify=notify, show=show, verbose=verbose, cores=connection.cores)
-    finally:
-        connection.close()
-        if notes(folder):
-            with suppress(ConfigError):  # where nothing was recorded
-                download(folder / RECORDS, without=[CHECKPOINTS])
-            write_table(folder)
     if ending == "out of time" and not notes(folder):
         raise RunFailed(
             f"sweep.time_budget_s: {plan.sweep.time_budget_s:g} s were over before a trial began."
         )
     return load_sweep(folder), ending
+
+
+@contextmanager
+def recording(folder: Path, connection: Connection) -> Iterator[Connection]:
+    """Close the connection at the end, and write the table of the trials that began."""
+    try:
+        yield connection
+    finally:
+        connection.close()
+        if _downloaded_notes(folder):
+            write_table(folder)
+
+
+def _downloaded_notes(folder: Path) -> list[TrialNote]:
+    """Read the notes of all trials; if any, get the records of trials on other nodes."""
+    begun = notes(folder)
+    if begun:
+        with suppress(ConfigError):  # where nothing was recorded
+            download(folder / RECORDS, without=[CHECKPOINTS])
+    return begun
 
 
 def train_all(
@@ -438,9 +434,7 @@ def _repeats_of_best(plan: SweepPlan) -> SweepPlan | None:
     sweep, folder = plan.sweep, plan.trials.folder
     if sweep.search is None or len(seeds(sweep)) < 2 or not (folder / FILE).is_file():
         return None
-    begun = notes(folder)
-    with suppress(ConfigError):  # where nothing was recorded
-        download(folder / RECORDS, without=[CHECKPOINTS])  # of trials on any node
+    begun = _downloaded_notes(folder)
     course = course_of(load_sweep(folder)) if begun else None
     if course is None:
         return None
@@ -454,13 +448,10 @@ def _repeats_of_best(plan: SweepPlan) -> SweepPlan | None:
     left = [
         {"trial": int(note.name) if note is not None else next(number)} | point
         for point in wanted
-        if (note := ended.get(repr(point))) is None or not note.ended or note.error
+        if (note := ended.get(repr(point))) is None or not _is_done(note)
     ]
-    if not left:
-        return None
     without_search = sweep.model_copy(update={"search": None, "scheduler": None})
-    points = tuple(left)
-    return replace(plan, sweep=without_search, points=points, examples=points, count=len(points))
+    return replace(plan, sweep=without_search).with_points(left) if left else None
 
 
 def _next_number(folder: Path) -> int:
@@ -473,8 +464,8 @@ def _with_concurrency(plan: SweepPlan, cores: Callable[[], float], notify: Notif
     """Limit how many trials run at once on a real clock to those that share no cores."""
     if plan.sweep.concurrent is not None or plan.count < 2:
         return plan
-    trials = [adapted(plan.trials.experiment(point)) for point in plan.examples]
-    processes = max((process_count(each) for each in trials if each.engine == "ray"), default=0)
+    on_ray = [adapted(trial) for trial in plan.experiments if trial.engine == "ray"]
+    processes = max(map(process_count, on_ray), default=0)
     if not processes:
         return plan
     available = cores()
@@ -489,9 +480,9 @@ def _with_concurrency(plan: SweepPlan, cores: Callable[[], float], notify: Notif
     return replace(plan, sweep=plan.sweep.model_copy(update={"concurrent": at_once}))
 
 
-def _new_folder(experiment: Experiment) -> Path:
+def new_folder(experiment: Experiment, kind: str) -> Path:
     check(experiment_folder(experiment.output, experiment.name))
-    return folder_name(experiment.output, experiment.name, "sweep").absolute()
+    return folder_name(experiment.output, experiment.name, kind).absolute()
 
 
 def _write_file(plan: SweepPlan) -> None:
@@ -503,8 +494,7 @@ def _write_file(plan: SweepPlan) -> None:
 
 def cpus_of(plan: SweepPlan) -> float:
     """Return the CPUs of the largest trial."""
-    experiments = [plan.trials.experiment(point) for point in plan.examples]
-    return max(cpus(adapted(trial)) if trial.engine == "ray" else 1 for trial in experiments)
+    return max(cpus(adapted(trial)) if trial.engine == "ray" else 1 for trial in plan.experiments)
 
 
 def _tuner(plan: SweepPlan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
@@ -567,15 +557,14 @@ def _tune_config(plan: SweepPlan) -> tune.TuneConfig:
             points_to_evaluate=[dict(point) for point in plan.points],
             max_concurrent=sweep.concurrent or 0,
         )
+    elif plan.trials.resume:
+        in_flight = list(map(settings_of, plan.points))
+        search = searcher_again(sweep, plan.found, in_flight, source)
     else:
-        options["max_concurrent_trials"] = sweep.concurrent
-        if plan.trials.resume:
-            in_flight = [settings_of(point) for point in plan.points]
-            search = searcher_again(sweep, plan.found, in_flight, source)
-        else:
-            search = searcher(sweep, source)
+        search = searcher(sweep, source)
     return tune.TuneConfig(
         search_alg=search,
+        max_concurrent_trials=None if sweep.search is None else sweep.concurrent,
         scheduler=scheduler(sweep, source),
         num_samples=plan.count,
         reuse_actors=True,

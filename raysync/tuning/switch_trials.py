@@ -12,7 +12,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,46 +21,39 @@ import pandas as pd
 
 from raysync import config
 from raysync.cluster.connection import Connection
-from raysync.config import Experiment, Known, ParadigmChoice, Sweep, SwitchSearch
+from raysync.config import Experiment, Sweep, SwitchSearch
 from raysync.config.secret_masking import masked
 from raysync.core.metrics import MODES, known as known_names
-from raysync.errors import ConfigError, RunFailed, unknown_name
+from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.record.storage import experiment_folder, folder_of, is_uri
-from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
-from raysync.record.writer import folder_name
+from raysync.record.sweeps import FILE, VARIED, Origin, remove_table, table_of
 from raysync.running.engines import Notify
 from raysync.training.loading import metrics_of, primary_of
 from raysync.tuning.fraction_search import (
     FIRST_ALONE,
-    FractionTrial,
+    FIRST_CANDIDATE,
     SearchResult,
     Training,
     search,
 )
-from raysync.tuning.grid import Point
 from raysync.tuning.progress import Show
-from raysync.tuning.sweep_run import SweepEnding, SweepPlan, cpus_of, train_all
+from raysync.tuning.sweep_run import SweepPlan, cpus_of, new_folder, recording, train_all
 from raysync.tuning.trial import Trials
+from raysync.tuning.tune_library import check_metric
 
 KIND, RESULT, CHOSEN = "switch-search", "search.json", "chosen.yaml"
 FRACTION, SEED = "paradigm.fraction", "seed"
-BEGIN_WITH = 0.5  # the first candidate: always tried, so trained together with `first`
 
 # called with a description of the next stage, and its number of trainings
 Begin = Callable[[str, int], None]
-Key = tuple[float, int]  # fraction, seed
 
 
-@dataclass(frozen=True)
-class SearchPlan:
-    """A search that has been checked."""
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan(SweepPlan):
+    """A search that has been checked; each of its stages is a sweep of its own points."""
 
-    experiment: Experiment
-    search: SwitchSearch
-    known: Known | None  # of `first` alone, in a recurring search
-    trials: Trials
-    remark: str  # about earlier searches, for the user
+    search: SwitchSearch  # with `known` only in a recurring search
     rises: bool  # whether a larger target is better
 
 
@@ -90,18 +84,17 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
             f"{source}: switch_search.known: --recurring needs the target of earlier runs; set"
             " known: {value: 0.92}."
         )
-    folder, remark = _folder(experiment, source)
-    trials = Trials(
-        folder=folder,
-        home=Path.cwd(),
-        source=source,
-        text=file.read_text(encoding="utf-8"),
-        overrides=settings,
-    )
-    trials.check({FRACTION: BEGIN_WITH})
-    known = search.known if recurring else None
+    folder, remarks = _folder(experiment, source)
+    trials = Trials.of(Origin(source, file.read_text(encoding="utf-8"), settings), folder)
+    trials.check({FRACTION: FIRST_CANDIDATE})
+    grid = {FRACTION: (FIRST_CANDIDATE,), SEED: (experiment.seed,)}  # each stage has its own
     return SearchPlan(
-        experiment=experiment, search=search, known=known, trials=trials, remark=remark, rises=rises
+        experiment=experiment,
+        sweep=Sweep(grid=grid, concurrent=search.concurrent),
+        trials=trials,
+        remarks=remarks,
+        search=search if recurring else search.model_copy(update={"known": None}),
+        rises=rises,
     )
 
 
@@ -127,8 +120,8 @@ def _check_trainable(experiment: Experiment, source: str) -> None:
 def _target_rises(experiment: Experiment, search: SwitchSearch, source: str) -> bool:
     metric, metrics, primary = search.metric, metrics_of(experiment), primary_of(experiment)
     where = f"{source}: switch_search.target"
-    if metrics is not None and metric not in known_names(metrics):
-        raise unknown_name("metric", metric, known_names(metrics), where=where)
+    if metrics is not None:
+        check_metric(metric, known_names(metrics), where)
     mode = (MODES | {primary.name: primary.mode}).get(metric)
     if mode is None:
         raise ConfigError(
@@ -138,8 +131,8 @@ def _target_rises(experiment: Experiment, search: SwitchSearch, source: str) -> 
     return mode == "max"
 
 
-def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
-    """Find the latest search with the same trainings, or a new folder; with a remark."""
+def _folder(experiment: Experiment, source: str) -> tuple[Path, tuple[str, ...]]:
+    """Find the latest search with the same trainings, or a new folder; with remarks."""
     if is_uri(experiment.output):
         raise ConfigError(
             f"{source}: output: {masked(str(experiment.output))}: a search needs a folder, not a"
@@ -155,13 +148,12 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
                 changed = before.switch_search != experiment.switch_search
                 what = " with another switch_search block" * changed
                 remark = f"This search began in {folder}{what}; its trainings there are used."
-                return folder.absolute(), remark
-    remark = (
-        f"This is a new search: {source} has other settings than the search in {folders[0]}."
-        if folders
-        else ""
+                return folder.absolute(), (remark,)
+    remarks = (
+        f"This is a new search: {source} has other settings than the search in {folder}."
+        for folder in folders[:1]
     )
-    return folder_name(experiment.output, experiment.name, KIND).absolute(), remark
+    return new_folder(experiment, KIND), tuple(remarks)
 
 
 def _common(experiment: Experiment) -> str:
@@ -185,33 +177,34 @@ def run(
         KeyboardInterrupt: the user stopped it; the same call continues.
         RunFailed: a training failed, or none of `first` alone has a value.
     """
-    settings, folder = plan.search, plan.trials.folder
-    if plan.remark:
-        notify(plan.remark)
+    folder = plan.trials.folder
+    for remark in plan.remarks:
+        notify(remark)
     # remove an earlier call's results: this call can be stopped, and can have other settings
     for name in (RESULT, CHOSEN):
         (folder / name).unlink(missing_ok=True)
-    connection = Connection(notify, address)
+    remove_table(folder)
+    with recording(folder, Connection(notify, address)) as connection:
 
-    def train(stage: SweepPlan) -> SweepEnding:
-        begin(_stage_text(stage.points), stage.count)
-        connection.open(stage.experiment.cluster, cpus_of(stage))
-        return train_all(stage, notify=notify, show=show, verbose=verbose, cores=connection.cores)
+        def train_stage(stage: SearchPlan) -> None:
+            fractions = dict.fromkeys(f"{point[FRACTION]:g}" for point in stage.points)
+            begin(f"fraction {', '.join(fractions)}", stage.count)
+            connection.open(stage.experiment.cluster, cpus_of(stage))
+            cores = connection.cores
+            if train_all(stage, notify=notify, show=show, verbose=verbose, cores=cores) != "done":
+                raise KeyboardInterrupt  # Tune has swallowed it
 
-    try:
-        of_first = {} if plan.known else {FIRST_ALONE: settings.first_repeats}
-        _trainings(plan, of_first | {BEGIN_WITH: settings.candidate_repeats}, train)
-        result = search(
-            settings,
-            lambda fraction, repeats: _trainings(plan, {fraction: repeats}, train),
-            plan.known,
-            rises=plan.rises,
-        )
-    finally:
-        connection.close()
+        train = partial(_trainings, plan, train_stage)
+        result = search(plan.search, train, plan.search.known, rises=plan.rises)
+    contents = {
+        "target": plan.search.target,
+        "threshold": plan.search.threshold,
+        "recurring": plan.search.known is not None,
+        **result.plain(),
+    }
     for name, text in (
         (FILE, plan.experiment.recorded.to_yaml()),
-        (RESULT, json.dumps(_result_json(plan, result), indent=2) + "\n"),
+        (RESULT, json.dumps(contents, indent=2) + "\n"),
         (CHOSEN, chosen(plan.experiment, result.fraction).to_yaml()),
     ):
         (folder / name).write_text(text, encoding="utf-8")
@@ -219,39 +212,37 @@ def run(
 
 
 def _trainings(
-    plan: SearchPlan, repeats: dict[float, int], train: Callable[[SweepPlan], SweepEnding]
+    plan: SearchPlan, train_stage: Callable[[SearchPlan], None], fraction: float, repeats: int
 ) -> list[Training]:
-    """Return the trainings of fractions, with their repeats; missing ones run first.
+    """Return the trainings of a fraction; missing ones run first.
 
-    Raises:
-        KeyboardInterrupt: the user stopped it.
-        RunFailed: a training failed.
+    Raises `RunFailed` if one failed.
     """
+    wanted = {fraction: repeats}
+    if fraction == FIRST_ALONE:  # the first candidate is always tried, so it runs beside `first`
+        wanted[FIRST_CANDIDATE] = plan.search.candidate_repeats
     seed = plan.experiment.seed
-    keys = [(fraction, seed + more) for fraction, count in repeats.items() for more in range(count)]
+    keys = [(fraction, seed + i) for fraction, count in wanted.items() for i in range(count)]
     existing = _existing(plan)
-    if missing := [key for key in keys if key not in existing]:
-        try:
-            ending = train(_stage(plan, missing))
-        finally:
-            existing = _existing(plan)
-        if ending != "done":
-            raise KeyboardInterrupt  # Tune has swallowed it
+    missing = [
+        {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
+        for fraction, seed in keys
+        if (fraction, seed) not in existing
+    ]
+    if missing:
+        train_stage(plan.with_points(missing))
+        existing = _existing(plan)
     if failed := set(keys) - existing.keys():
         raise RunFailed(
             f"{len(failed)} of {len(missing)} trainings failed; the others are kept, and the same"
             " command repeats the failed ones"
         )
-    return [existing[key] for key in keys]
+    return [existing[key] for key in keys[:repeats]]
 
 
-def _existing(plan: SearchPlan) -> dict[Key, Training]:
-    """Write the table of all trainings, and return the ended ones."""
-    folder = plan.trials.folder
-    if not notes(folder):
-        return {}
-    write_table(folder)
-    rows: list[Any] = load_sweep(folder).table.to_dict("records")
+def _existing(plan: SearchPlan) -> dict[tuple[float, int], Training]:
+    """Return the trainings that have ended, by fraction and seed."""
+    rows: list[Any] = table_of(plan.trials.folder).to_dict("records")
     return {
         (row[VARIED + FRACTION], row[VARIED + SEED]): _training_of(row, plan.search.target)
         for row in rows
@@ -260,59 +251,12 @@ def _existing(plan: SearchPlan) -> dict[Key, Training]:
 
 
 def _training_of(row: dict[str, Any], target: str) -> Training:
-    if row["status"] == "diverged":
-        return Training(None, row["seconds"], "diverged")
-    if pd.isna(row.get(target)):
-        return Training(None, row["seconds"], "never converged")
-    return Training(row[target], row["seconds"])
-
-
-def _stage(plan: SearchPlan, missing: list[Key]) -> SweepPlan:
-    points = tuple(
-        {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
-        for fraction, seed in missing
-    )
-    grid = {name: [point[name] for point in points] for name in (FRACTION, SEED)}
-    sweep = Sweep.model_validate({"grid": grid, "concurrent": plan.search.concurrent})
-    return SweepPlan(
-        experiment=plan.experiment,
-        sweep=sweep,
-        trials=plan.trials,
-        points=points,
-        examples=points,
-        count=len(points),
-    )
-
-
-def _stage_text(points: Iterable[Point]) -> str:
-    return f"fraction {', '.join(dict.fromkeys(f'{point[FRACTION]:g}' for point in points))}"
+    why = "never converged" if pd.isna(row.get(target)) else ""
+    why = "diverged" if row["status"] == "diverged" else why
+    return Training(None if why else row[target], row["seconds"], why)
 
 
 def chosen(experiment: Experiment, fraction: float) -> Experiment:
-    choice = experiment.paradigm
-    paradigm = ParadigmChoice.model_validate(
-        {"name": choice.name, **choice.parameters, "fraction": fraction}
-    )
-    return experiment.model_copy(
-        update={"paradigm": paradigm, "switch_search": None, "sweep": None}
-    )
-
-
-def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
-    """Return the contents of `search.json`: seconds, and costs in trainings of `first`."""
-
-    def candidate_json(candidate: FractionTrial) -> dict[str, Any]:
-        fields = asdict(candidate)
-        runs = fields.pop("trainings")
-        values = {"value": candidate.value, "seconds": candidate.seconds}
-        return fields | values | {"ratio": result.ratio(candidate), "runs": runs}
-
-    names = ("value", "fraction", "cost", "amortisation", "effective", "seconds", "first_seconds")
-    return {
-        "target": plan.search.target,
-        "threshold": plan.search.threshold,
-        "recurring": plan.known is not None,
-        **{name: getattr(result, name) for name in names},
-        "first": candidate_json(result.first),
-        "candidates": list(map(candidate_json, result.candidates)),
-    }
+    paradigm = experiment.paradigm.model_copy(update={"fraction": fraction})
+    alone = {"switch_search": None, "sweep": None}
+    return experiment.model_copy(update={"paradigm": paradigm, **alone})

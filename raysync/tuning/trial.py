@@ -28,7 +28,7 @@ from raysync.errors import ConfigError
 from raysync.record.resumption import is_over
 from raysync.record.run_end import SIGNAL
 from raysync.record.storage import clean, join
-from raysync.record.sweeps import RECORDS, newest_record, note_of, trial_name
+from raysync.record.sweeps import RECORDS, Origin, newest_record, note_of, trial_name
 from raysync.running.engines import Engine
 from raysync.running.recovery import ResumePoint
 from raysync.running.resuming import find_resume_point
@@ -60,11 +60,19 @@ class Trials:
     # placement that Ray cannot make, as text -> the reason
     impossible: dict[str, str] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, origin: Origin, folder: Path) -> Trials:
+        """Return the trials of a sweep, for this process."""
+        return cls(folder, Path.cwd(), origin.source, origin.text, origin.overrides)
+
+    @property
+    def origin(self) -> Origin:
+        return Origin(self.source, self.text, self.overrides)
+
     @property
     def name(self) -> str:
         """The sweep's name in its file."""
-        folder = Path(self.source).parent
-        return config.parse(self.text, self.overrides, source=self.source, folder=folder).name
+        return experiment_of(self.origin).name
 
     def experiment(self, point: Point, name: str = "trial") -> Experiment:
         """Return a trial's experiment, with records in the folder `name`."""
@@ -86,12 +94,8 @@ class Trials:
         experiment = config.row_of(experiment, experiment.paradigm)
         stop = experiment.stop
         if experiment.sweep is not None and experiment.sweep.stop:
-            stop = Stop.model_validate(
-                {
-                    **({} if stop is None else stop.model_dump()),
-                    "when": (*(() if stop is None else stop.when), *experiment.sweep.stop),
-                }
-            )
+            own = {"when": ()} if stop is None else dict(stop)
+            stop = Stop.model_validate(own | {"when": (*own["when"], *experiment.sweep.stop)})
         # a trial joins the cluster that Tune runs on
         cluster = experiment.cluster.model_copy(update={"address": "auto"})
         output = join(self.uri or self.folder, RECORDS)
@@ -116,10 +120,9 @@ class Trials:
 
     def ended_by(self, name: str) -> str:
         """Return the reason why Tune stops a trial, from the note of the sweep's process."""
-        try:
+        note = None
+        with suppress(ConfigError):  # the trial runs on a node that cannot reach it
             note = note_of(self.uri or self.folder, name)
-        except ConfigError:  # the trial runs on a node that cannot reach it
-            note = None
         return (note and note.by) or SIGNAL
 
     def check(self, point: Point) -> None:
@@ -151,7 +154,8 @@ class Trials:
 
     def resources(self, point: Point) -> tune.PlacementGroupFactory:
         """Return the resources that Tune reserves for a trial."""
-        try:
+        # a trial that cannot be placed gets one CPU, and fails at its start with the reason
+        with suppress(ConfigError):
             experiment = self.experiment(point)
             if experiment.engine == "ray":
                 request = placement_request(self.place(experiment))
@@ -159,8 +163,6 @@ class Trials:
             uses_gpus = any(group.gpus for group in experiment.workers)
             if uses_gpus and ray.cluster_resources().get("GPU"):
                 return tune.PlacementGroupFactory([{"CPU": 1, "GPU": VIRTUAL_GPU_SHARE}])
-        except ConfigError:
-            pass  # the trial gets one CPU, and fails at its start with the reason
         return tune.PlacementGroupFactory([{"CPU": 1}])
 
 
@@ -196,6 +198,11 @@ def train(point: Point, trials: Trials) -> None:
             reports.close()
         finally:
             clean()  # the process can be killed, or serve many trials
+
+
+def experiment_of(origin: Origin) -> Experiment:
+    folder = Path(origin.source).parent
+    return config.parse(origin.text, origin.overrides, source=origin.source, folder=folder)
 
 
 def adapted(experiment: Experiment) -> Experiment:

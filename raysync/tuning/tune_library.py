@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from inspect import signature
 from typing import Any
@@ -42,27 +42,29 @@ SET_BY_SWEEP = {"metric", "mode", "space"}  # parameters of searchers and schedu
 POINTS = "points_to_evaluate"  # the parameter of searchers with their first suggestions
 
 
-def check_metrics(sweep: Sweep, metrics: Sequence[str] | None, source: str) -> None:
-    """Refuse metrics that no trial has; `metrics` None: unknown before the trials run."""
-    if metrics is None:
-        return
-    names = (*known(metrics), *REPORTED, *TUNE_METRICS)
-    if sweep.metric is not None and sweep.metric not in names:
-        raise unknown_name("metric", sweep.metric, names, where=f"{source}: sweep.metric")
-    goals = (*known(metrics), *MEASURED)
-    for goal in sweep.stop:
-        if goal.metric not in goals:
-            raise unknown_name("metric", goal.metric, goals, where=f"{source}: sweep.stop")
+def check_metrics(
+    sweep: Sweep, metrics: Sequence[str] | None, primary: PrimaryMetric, source: str
+) -> None:
+    """Refuse metrics that no trial has, and a stop on one whose better direction nobody knows.
 
-
-def check_directions(sweep: Sweep, primary: PrimaryMetric, source: str) -> None:
-    """Refuse a stop on a metric whose better direction nobody knows."""
+    `metrics` None: unknown before the trials run.
+    """
+    if metrics is not None and sweep.metric is not None:
+        names = (*known(metrics), *REPORTED, *TUNE_METRICS)
+        check_metric(sweep.metric, names, f"{source}: sweep.metric")
     for goal in sweep.stop:
+        if metrics is not None:
+            check_metric(goal.metric, (*known(metrics), *MEASURED), f"{source}: sweep.stop")
         if goal.direction(primary) is None:
             raise ConfigError(
                 f"{source}: sweep.stop: say in which direction {goal.metric!r} ends a trial: write"
                 f" {{metric: {goal.metric}, value: {goal.value:g}, mode: max}}, or mode: min."
             )
+
+
+def check_metric(metric: str, names: Collection[str], where: str) -> None:
+    if metric not in names:
+        raise unknown_name("metric", metric, names, where=where)
 
 
 def aimed(sweep: Sweep, primary: PrimaryMetric, source: str) -> Sweep:
@@ -81,9 +83,7 @@ def scheduler(sweep: Sweep, source: str) -> TrialScheduler | None:
     if sweep.scheduler is None:
         return None
     name, where = sweep.scheduler.name, f"{source}: sweep.scheduler"
-    _check_allowed(name, where, SCHEDULERS)
-    if name not in SCHEDULERS:
-        raise unknown_name("scheduler", name, SCHEDULERS, where=where)
+    _check_allowed("scheduler", name, SCHEDULERS, where)
     return _create(SCHEDULERS[name], sweep.scheduler, where)
 
 
@@ -92,9 +92,7 @@ def searcher(sweep: Sweep, source: str) -> Searcher | None:
     if sweep.search is None:
         return None
     name, where = sweep.search.name, f"{source}: sweep.search"
-    _check_allowed(name, where, SEARCHERS)
-    if name not in SEARCHERS:
-        raise unknown_name("searcher", name, SEARCHERS, where=where)
+    _check_allowed("searcher", name, SEARCHERS, where)
     try:
         return _create(SEARCH_ALG_IMPORT[name](), sweep.search, where)
     except (ImportError, AssertionError) as error:
@@ -145,23 +143,25 @@ def searcher_again(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    loggers = [logging.getLogger(name) for name in ("ray.tune", "optuna")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
+    loggers = map(logging.getLogger, ("ray.tune", "optuna"))
+    levels = {logger: logger.level for logger in loggers}
+    for logger in levels:
         logger.setLevel(logging.CRITICAL)
     try:
         yield
     finally:
-        for logger, level in zip(loggers, levels, strict=True):
+        for logger, level in levels.items():
             logger.setLevel(level)
 
 
-def _check_allowed(name: str, where: str, allowed: Iterable[str]) -> None:
+def _check_allowed(kind: str, name: str, allowed: Collection[str], where: str) -> None:
     if why := REFUSED.get(name):
         raise ConfigError(
             f"{where}: {name}: {why}; but a sweep compares its trials, so each must run"
             f" independently. Choose one of {', '.join(allowed)}, or leave it out."
         )
+    if name not in allowed:
+        raise unknown_name(kind, name, allowed, where=where)
 
 
 def _create(make: Callable[..., Any], choice: Named, where: str) -> Any:
