@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -34,18 +33,15 @@ class Exchange:
     """Says how gradients travel."""
 
     vector_bytes: int
-    link: Link
-    """The link of each rank, or of each node, and of each server."""
+    link: Link  # the link of each rank, or of each node, and of each server
+    # rank -> a link of its own, where it differs
     of_ranks: Mapping[str, Link] = field(default_factory=dict)
-    """Rank -> a link of its own, where it differs."""
+    # the number of machines whose ranks share a link; None: each rank is on one of its own
     nodes: int | None = None
-    """The number of machines whose ranks share a link; None: each rank is on one of its own."""
-    servers: tuple[int, ...] = (1,)
-    """The numbers of servers to compare; none: only all-reduces."""
-    collectives: tuple[str, ...] = ("ring",)
-    """The all-reduces to compare with them."""
+    servers: tuple[int, ...] = (1,)  # the numbers of servers to compare; none: only all-reduces
+    collectives: tuple[str, ...] = ("ring",)  # the all-reduces to compare with them
+    # settings of `network` from a profile: what a push and an update cost beside the links
     calls: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of `network` from a profile: what a push and an update cost beside the links."""
 
     @property
     def first_servers(self) -> int:
@@ -63,11 +59,8 @@ class Exchange:
         Args:
             slots: rank -> the slot of its worker.
         """
-        common = {
-            "vector_bytes": self.vector_bytes,
-            SERVER_LINK: self.link.bandwidth_bytes_per_s,
-            **self.calls,
-        }
+        server = {SERVER_LINK: self.link.bandwidth_bytes_per_s}
+        common = {"vector_bytes": self.vector_bytes, **server, **self.calls}
         if self.nodes is None and not self.of_ranks:
             return {**common, "link": self.link.model_dump()}
         return {**common, "nodes": list(self._nodes(slots))}
@@ -96,23 +89,23 @@ def slowest_link(experiment: Experiment) -> Experiment:
     if not network.nodes:
         return experiment
     links = [network.link, *(node.link for node in network.nodes)]
-    rate = min(link.bandwidth_bytes_per_s or inf for link in links)
-    slowest = Link(
-        latency_s=max(link.latency_s for link in links),
-        bandwidth_bytes_per_s=None if rate == inf else rate,
-    )
+    latency_s = max(link.latency_s for link in links)
+    rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
+    slowest = Link(latency_s=latency_s, bandwidth_bytes_per_s=min(rates, default=None))
     changed = network.model_copy(update={"nodes": (), "link": slowest})
     return experiment.model_copy(update={"network": changed})
 
 
 def collective_of(choice: ParadigmChoice, collective: str) -> ParadigmChoice | None:
     """Return a paradigm with an all-reduce in place of the server; None: it needs a server."""
-    parameters = {**choice.parameters, "exchange": collective}
-    if choice.name == "balanced" and "paradigm" not in choice.parameters:
-        parameters = {**choice.parameters, "paradigm": {"name": "bsp", "exchange": collective}}
-    elif choice.name != "bsp" or "exchange" in choice.parameters:
+    spec = {"name": choice.name, **choice.parameters}
+    if choice.name == "balanced" and "paradigm" not in spec:
+        spec["paradigm"] = {"name": "bsp", "exchange": collective}
+    elif choice.name == "bsp" and "exchange" not in spec:
+        spec["exchange"] = collective
+    else:
         return None
-    return ParadigmChoice.model_validate({"name": choice.name, **parameters})
+    return ParadigmChoice.model_validate(spec)
 
 
 def is_collective(choice: ParadigmChoice) -> bool:
@@ -203,10 +196,10 @@ def _calls_of(network: Network, has_links: bool) -> dict[str, Any]:
     """Return what a profile says beside its link.
 
     Args:
-        has_links: whether the options have links, which replace that of the profile's server, too.
+        has_links: whether the options have links, which replace the server's link, too.
     """
-    kept = {"push_s", "update_s", "update_bytes_per_s", "share_sigma", "pull_round_trips"}
-    return network.model_dump(include=kept if has_links else kept | {SERVER_LINK})
+    costs = {"push_s", "update_s", "update_bytes_per_s", "share_sigma", "pull_round_trips"}
+    return network.model_dump(include=costs if has_links else costs | {SERVER_LINK})
 
 
 def _servers_and_collectives(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -263,7 +256,7 @@ def size_of(text: str, where: str) -> int:
 
 
 def model_bytes_of(name: str) -> int:
-    """Return the bytes of a gradient of a model: of a library, or that of an experiment file.
+    """Return the bytes of a model's gradient: of a library's model, or of an experiment file's.
 
     Raises:
         ConfigError: there is no such model.

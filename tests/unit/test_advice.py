@@ -19,9 +19,9 @@ from raysync.predict.candidates import Candidate
 from raysync.predict.compared_candidates import Prediction
 from raysync.predict.exchange import Exchange
 from raysync.predict.intervals import Interval
-from raysync.predict.remedies import growth
 from raysync.predict.setting import Setting
 from raysync.predict.step_times.rank_step_times import RankStepTimes
+from raysync.predict.variations import other_clusters
 from raysync.training.preparation import prepare
 from tests.builders.messages import tells
 
@@ -139,7 +139,7 @@ def test_bandwidth_and_servers():
     setting = planned(
         network=network, workers=[{"name": "gpu", "count": 2, "step_s": 0.001}]
     ).setting(candidate())
-    changes = {name: changed.seconds() for name, changed in growth(setting)}
+    changes = {each.what: each.setting.seconds() for each in other_clusters(setting)}
     now = setting.seconds()
     assert now / changes["with twice the bandwidth"] == pytest.approx(2, rel=0.01)
     assert now / changes["with another server"] > 1.3

@@ -13,8 +13,8 @@ import numpy as np
 from raysync.predict.step_times.time_spans import Numbers
 from raysync.predict.step_times.trace_files import TraceEvent
 
+# how categories of events end that launch kernels: cuda_runtime, cuda_driver, xpu_runtime
 LAUNCHING = ("_runtime", "_driver")
-"""How categories of events end that launch kernels: cuda_runtime, cuda_driver, xpu_runtime."""
 
 
 class LaunchedKernels:

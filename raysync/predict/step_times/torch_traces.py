@@ -1,6 +1,6 @@
 """Step times in traces of torch's profiler: `ProfilerStep#N`, from a `prof.step()` to the next.
 
-On a GPU from the end of the step before to that of the last kernel that it launched.
+On a GPU a step ends with the last kernel that it launched, and begins where the one before ends.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ NO_STEPS = (
     "it has no events ProfilerStep#N: give torch.profiler a schedule, and call prof.step() in the"
     " loop"
 )
-LITTLE = 0.01
-"""If communication has a smaller share of a step, it was hardly recognised."""
+LITTLE = 0.01  # if communication has a smaller share of a step, it was hardly recognised
+# a step that reduces a smaller share of what others do exchanges measures, and no gradients
 MUCH = 0.1
-"""A step that reduces a smaller share of what others do exchanges measures, and no gradients."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,9 @@ class ProfiledStep:
 @dataclass
 class ProfiledRank:
     steps: dict[int, ProfiledStep] = field(default_factory=dict)
-    world_size: int | None = None
-    """The ranks of its program, where the trace says it."""
+    world_size: int | None = None  # the ranks of its program, where the trace says it
+    # the begin of the first and the end of the last step of each trace, since 1970, if known
     spans_us: list[tuple[float, float]] = field(default_factory=list)
-    """The begin of the first and the end of the last step of each trace, since 1970, if known."""
 
     @property
     def exposed_s(self) -> float:
@@ -64,8 +62,7 @@ class ProfiledRank:
 class Profiles:
     steps: Steps
     remarks: tuple[str, ...]
-    may_wait: bool
-    """Whether hardly anything was found in which ranks wait for each other."""
+    may_wait: bool  # whether hardly anything was found in which ranks wait for each other
     exchanged_bytes: int | None
     steps_per_exchange: int
     exposed_s: Mapping[str, float]
@@ -174,9 +171,9 @@ def _exchanges(
     Raises:
         ConfigError: there is one exchange in several steps.
     """
-    sizes = np.array([[reduced(each, groups) for each in steps] for steps in moved.values()])
+    sizes = np.array([[reduced(step, groups) for step in steps] for steps in moved.values()])
     if not sizes.any():
-        seen = [[any(each.reduces for each in step) for step in steps] for steps in moved.values()]
+        seen = [[any(one.reduces for one in step) for step in steps] for steps in moved.values()]
         [at] = np.nonzero(np.any(seen, axis=0))
     else:
         [at] = np.nonzero(sizes.max(axis=0) >= MUCH * sizes.max())
@@ -206,7 +203,7 @@ def _common_steps(ranks: Mapping[str, ProfiledRank]) -> list[int]:
     for name, rank in ranks.items():
         for number in numbers:
             if number not in rank.steps:
-                other = next(each for each in ranks if number in ranks[each].steps)
+                other = next(rank for rank in ranks if number in ranks[rank].steps)
                 raise ConfigError(
                     f"{name}: ProfilerStep#{number} is missing, which {other} has; profile all"
                     " ranks with the same schedule."
