@@ -153,14 +153,11 @@ def candidates_of(choices: Sequence[ParadigmChoice], exchange: Exchange | None) 
     if exchange is None:
         return [Candidate(choice) for choice in choices]
     found: list[Candidate] = []
+    several = len(exchange.servers) > 1
+    ways = [(count, "apart") if several else None for count in exchange.servers]
     for choice in choices:
-        if is_collective(choice):
-            found.append(Candidate(choice))
-            continue
-        several = len(exchange.servers) > 1
-        found += [
-            Candidate(choice, (count, "apart") if several else None) for count in exchange.servers
-        ]
+        servers = [None] if is_collective(choice) else ways
+        found += [Candidate(choice, way) for way in servers]
         others = (collective_of(choice, name) for name in exchange.collectives)
         found += [Candidate(other) for other in others if other is not None]
     if not found:

@@ -139,14 +139,7 @@ def read_profiles(
         reader.add_to(found[name], name, trace)
     ranks = {name: found[name] for name in sorted(found, key=by_number)}
     numbers = _common_steps(ranks)
-    remarks = [*_early(ranks, numbers), *_gaps(numbers), *_apart(ranks)]
-    shares = [rank.exposed_share for rank in ranks.values()]
-    if max(shares) > 0:
-        span = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
-        remarks.append(
-            f"Ranks did nothing but communicate for {span} of their time, mostly waiting for"
-            " others; step times do not include it."
-        )
+    remarks = list(_remarks(ranks, numbers))
     moved = {name: [rank.steps[n].moved for n in numbers] for name, rank in ranks.items()}
     worlds = [rank.world_size for rank in ranks.values() if rank.world_size is not None]
     groups = groups_of_gradients(moved, max(worlds, default=None))
@@ -156,7 +149,7 @@ def read_profiles(
     return Profiles(
         steps={name: tuple(rank.steps[n].seconds for n in numbers) for name, rank in ranks.items()},
         remarks=tuple(remarks),
-        may_wait=max(shares) < LITTLE,
+        may_wait=max(rank.exposed_share for rank in ranks.values()) < LITTLE,
         exchanged_bytes=size,
         steps_per_exchange=every,
         exposed_s={name: rank.exposed_s for name, rank in ranks.items()},
@@ -211,7 +204,7 @@ def _common_steps(ranks: Mapping[str, ProfiledRank]) -> list[int]:
     return numbers
 
 
-def _early(ranks: Mapping[str, ProfiledRank], numbers: Sequence[int]) -> Iterator[str]:
+def _remarks(ranks: Mapping[str, ProfiledRank], numbers: Sequence[int]) -> Iterator[str]:
     last = max(max(rank.steps) for rank in ranks.values())
     stopped = [name for name, rank in ranks.items() if max(rank.steps) < last]
     if stopped:
@@ -219,21 +212,25 @@ def _early(ranks: Mapping[str, ProfiledRank], numbers: Sequence[int]) -> Iterato
             f"{listed(stopped)} stopped before ProfilerStep#{last}, the last step of others, so"
             f" only steps up to {numbers[-1]} are used."
         )
-
-
-def _gaps(numbers: Sequence[int]) -> Iterator[str]:
     gaps = sum(after != before + 1 for before, after in pairwise(numbers))
     if gaps:
         yield (
             f"The profiler paused {gaps} time{'s' * (gaps > 1)} between steps {numbers[0]} and"
             f" {numbers[-1]}: the steps around a pause are taken to follow each other."
         )
+    if all(rank.spans_us for rank in ranks.values()):
+        yield from _apart(ranks)
+    shares = [rank.exposed_share for rank in ranks.values()]
+    if max(shares) > 0:
+        span = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
+        yield (
+            f"Ranks did nothing but communicate for {span} of their time, mostly waiting for"
+            " others; step times do not include it."
+        )
 
 
 def _apart(ranks: Mapping[str, ProfiledRank]) -> Iterator[str]:
     """Say which two ranks are furthest from running at the same time."""
-    if not all(rank.spans_us for rank in ranks.values()):
-        return
     begins = {name: min(begin for begin, _ in rank.spans_us) for name, rank in ranks.items()}
     ends = {name: max(end for _, end in rank.spans_us) for name, rank in ranks.items()}
     early, late = min(ends, key=ends.__getitem__), max(begins, key=begins.__getitem__)
