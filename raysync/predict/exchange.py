@@ -25,6 +25,8 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|ms|us)")
 RATES = "100mbit, 1gbit, 10Gb/s, or in bytes 1.2GB/s"
 SERVER_LINK = "server_bandwidth_bytes_per_s"
+# settings of `network` in a profile: what a push and an update cost beside the links
+CALLS = {"push_s", "update_s", "update_bytes_per_s", "share_sigma", "pull_round_trips"}
 _SIZE = TypeAdapter(ByteSize)
 
 
@@ -40,7 +42,7 @@ class Exchange:
     nodes: int | None = None
     servers: tuple[int, ...] = (1,)  # the numbers of servers to compare; none: only all-reduces
     collectives: tuple[str, ...] = ("ring",)  # the all-reduces to compare with them
-    # settings of `network` from a profile: what a push and an update cost beside the links
+    # settings of `network` from a profile; see `CALLS`
     calls: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -137,19 +139,18 @@ def exchange_of(
     Raises:
         ConfigError: one of them is missing, or is not what it should be.
     """
-    network = None if profile is None else _network_of(profile)
-    if not links and network is None:
+    if profile is None and not links:
         if nodes is not None or exchanges:
             option = "--nodes" if nodes is not None else "--exchange"
             raise ConfigError(f"{option}: needs --link, such as --link 1gbit ({RATES}).")
         return None
+    network = Network() if profile is None else _network_of(profile)
     if not model_bytes:
         raise ConfigError(
             f"{'--link' if links else '--profile'}: needs the size of a gradient, which the sources"
             " do not have; add --model-bytes 98MB."
         )
-    common, of_ranks = None if links or network is None else network.link, {}
-    latency_s = network.link.latency_s if links and network is not None else 0.0
+    common, of_ranks, latency_s = None if links else network.link, {}, network.link.latency_s
     for text in links:
         rank, equals, link = text.rpartition("=")
         if not equals:
@@ -163,6 +164,8 @@ def exchange_of(
             f"--link {links[0]}: this is the link of one; add the link of all others: --link 1gbit."
         )
     servers, collectives = _servers_and_collectives(exchanges or ([] if links else ["servers:1"]))
+    # links of the options replace the link of the profile's server, too
+    calls = CALLS if links else CALLS | {SERVER_LINK}
     return Exchange(
         vector_bytes=model_bytes,
         link=common,
@@ -170,7 +173,7 @@ def exchange_of(
         nodes=nodes,
         servers=servers,
         collectives=collectives,
-        calls={} if network is None else _calls_of(network, has_links=bool(links)),
+        calls={} if profile is None else network.model_dump(include=calls),
     )
 
 
@@ -190,16 +193,6 @@ def _network_of(profile: str) -> Network:
             " `raysync advise`, which knows them."
         )
     return network
-
-
-def _calls_of(network: Network, has_links: bool) -> dict[str, Any]:
-    """Return what a profile says beside its link.
-
-    Args:
-        has_links: whether the options have links, which replace the server's link, too.
-    """
-    costs = {"push_s", "update_s", "update_bytes_per_s", "share_sigma", "pull_round_trips"}
-    return network.model_dump(include=costs if has_links else costs | {SERVER_LINK})
 
 
 def _servers_and_collectives(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:

@@ -12,20 +12,20 @@ from typing import TypeVar
 
 from raysync.errors import RunFailed
 
-Task = TypeVar("Task")
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
 def map_on(
-    processes: int, function: Callable[[Task], Result], tasks: Sequence[Task]
+    processes: int, function: Callable[[Item], Result], items: Sequence[Item]
 ) -> Iterator[Result]:
-    """Yield the result of each task, in their order; with one process, on this one."""
-    processes = min(processes, len(tasks))
+    """Yield the result of each item, in their order; with one process, on this one."""
+    processes = min(processes, len(items))
     if processes < 2:
-        yield from map(function, tasks)
+        yield from map(function, items)
         return
     with pool(processes) as executor:
-        yield from executor.map(function, tasks)
+        yield from executor.map(function, items)
 
 
 @contextmanager

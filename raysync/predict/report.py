@@ -14,7 +14,6 @@ from typing import Any
 from raysync.predict.advise import RATES, Advice
 from raysync.predict.compared_candidates import ComparedCandidates, Prediction
 from raysync.predict.curves import Axis, Curve
-from raysync.predict.exchange import Exchange
 from raysync.predict.figures import figures_of
 from raysync.predict.intervals import CONFIDENCE, Interval
 from raysync.predict.what_if import WhatIf, may_hide_waits, slowest
@@ -325,7 +324,7 @@ def knee_sentence(curve: Curve) -> str:
     """Return where a curve bends, and what limits it there."""
     axis, label, first = curve.axis, curve.candidate.label, curve.points[0].at
     where = f"{label}: from {axis.phrase(curve.knee or first)} on"
-    high, limit = axis.phrase(curve.points[-1].at), _limit(curve)
+    high, limit = axis.phrase(curve.points[-1].at), curve.limit.removesuffix(" (network.link)")
     if axis.name == "workers":
         rates = [point.samples_per_s for point in curve.points]
         if curve.points[0].at == 1 and len(rates) > 1 and max(rates[1:]) < rates[0]:
@@ -333,16 +332,12 @@ def knee_sentence(curve: Curve) -> str:
         if curve.knee is None:
             return f"{label}: each further worker helps, also of {high}."
         return f"{where} a further one adds little{f'; the limit: {limit}' if limit else ''}."
+    limit = limit or "its links and servers together"
     if curve.knee is None:
         return f"{label}: also with {high} the network matters: {limit}."
     if curve.knee == first:
         return f"{where} the network hardly matters."
     return f"{where} the network hardly matters; before: {limit}."
-
-
-def _limit(curve: Curve) -> str:
-    known = curve.limit.removesuffix(" (network.link)")
-    return known or ("" if curve.axis.name == "workers" else "its links and servers together")
 
 
 # ---- grounds and limits ----
@@ -406,20 +401,16 @@ def _exchange(answer: WhatIf) -> str:
     rate = Axis("link", 1, 1).label(bytes_per_s) if bytes_per_s else "any rate"
     ways = [f"{count} server{'s' * (count > 1)}" for count in exchange.servers]
     own = "".join(f", {rank} of its own" for rank in exchange.of_ranks)
+    calls = ""
+    if exchange.calls:
+        calls = (
+            f" Calls cost what the profile says: {1000 * exchange.link.latency_s:.3g} ms each way,"
+            f" and {1000 * exchange.calls['push_s']:.3g} ms of the coordinator for each push."
+        )
     return (
         f"Gradients of {exchange.vector_bytes:,} bytes travel over links of {rate} ({where} and"
         f" each server{own}), by {', '.join([*ways, *exchange.collectives])}; nothing overlaps with"
-        f" computing.{_calls(exchange)}"
-    )
-
-
-def _calls(exchange: Exchange) -> str:
-    """Say what calls cost where a profile says it."""
-    if not exchange.calls:
-        return ""
-    return (
-        f" Calls cost what the profile says: {1000 * exchange.link.latency_s:.3g} ms each way, and"
-        f" {1000 * exchange.calls['push_s']:.3g} ms of the coordinator for each push."
+        f" computing.{calls}"
     )
 
 
