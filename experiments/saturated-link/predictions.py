@@ -11,9 +11,8 @@ import pandas as pd
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.predict.diagnosis import diagnose, pushes_each
-from raysync.predict.limits import single_limits, whole_network
-from raysync.predict.remedies import changes
 from raysync.predict.setting import Setting
+from raysync.predict.variations import causes, remedies
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 
@@ -44,9 +43,8 @@ def main() -> None:
         found = diagnose(setting, direct_s)
         assert found is not None, "it does not finish"
         limit = found.plain()
-        tried = list(changes(setting))
-        limits = [*single_limits(setting), *whole_network(setting)]
-        pushes = pushes_each(setting, 1 + len(limits) + len(tried))
+        tried = list(remedies(setting))
+        pushes = pushes_each(setting, 1 + len(list(causes(setting))) + len(tried))
         assert pushes is not None, "too large"
         scale = direct_s / (setting.shortened(pushes).seconds() or 0.0)
         rows.append(

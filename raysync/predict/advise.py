@@ -11,46 +11,37 @@ from typing import Any
 
 from raysync import config
 from raysync.config import Experiment, Local, ParadigmChoice
-from raysync.decoupled.plan import check_training
 from raysync.engine.demands import check_metrics, refuse_of_update
 from raysync.errors import ConfigError
-from raysync.predict.candidates import SYNCHRONOUS, Candidate, candidates_of, standard_paradigms
+from raysync.predict.candidates import (
+    SYNCHRONOUS,
+    Candidate,
+    candidates_of,
+    setting_of,
+    standard_paradigms,
+)
 from raysync.predict.compared_candidates import (
     ComparedCandidates,
     Prediction,
     Show,
     compare,
-    predict_all,
     with_wire,
 )
 from raysync.predict.exchange import Exchange, collective_of
-from raysync.predict.remedies import SHARDS, server_choices
 from raysync.predict.setting import Setting
 from raysync.predict.step_times.rank_step_times import RankStepTimes
+from raysync.predict.variations import SHARDS, server_choices
 from raysync.results.ranking import ALIKE
 from raysync.training.preparation import TrainingPlan, prepare
 
 SWEEP = "advised-sweep.yaml"
-MOST = 5
-"""The candidates that the sweep trains, at most."""
-RATES = (0.5, 1.0, 2.0)
-"""The learning rates that it tries, as multiples of the experiment's."""
-HELD_OUT = 10
-"""One training sample in so many is held out where there is no validation set."""
-SIMULATED: Mapping[str, Any] = {
-    "engine": "virtual",
-    "keep": "none",
-    "stop": None,
-    "checkpoint": None,
-    "track": [],
-    "callbacks": [],
-    "sweep": None,
-    "switch_search": None,
-    "published": None,
-}
-"""The settings of every simulated run."""
+MOST = 5  # the candidates that the sweep trains, at most
+RATES = (0.5, 1.0, 2.0)  # the learning rates that it tries, as multiples of the experiment's
+HELD_OUT = 10  # one training sample in so many is held out where there is no validation set
+# settings that no simulated run has
+OF_RUNS = {"stop", "checkpoint", "track", "callbacks", "sweep", "switch_search", "published"}
+# the settings that `--steps`, a profile or `--link` may replace
 MEASURED = ("workers", "network", "cluster")
-"""The settings that `--steps`, a profile or `--link` may replace."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +59,7 @@ class PlannedTraining:
         return {slot: slot for slot in self.plan.experiment.slots()}
 
     def setting(self, candidate: Candidate) -> Setting:
-        experiment, choice = candidate.applied_to(self.plan.experiment), candidate.choice
-        setting = Setting.of(replace(self.plan, experiment=experiment), choice)
-        if setting is None:
-            raise ConfigError(f"--paradigm {choice.label}: it cuts the model into stages.")
-        if why := experiment.make(choice).infeasible_reason(experiment.worker_count):
-            raise ConfigError(f"--paradigm {choice.label}: {why}.")
-        check_training(setting.training, setting.training.make(choice))
-        return setting.paced()
+        return setting_of(self.plan, candidate).paced()
 
     def can_run(self, candidate: Candidate) -> bool:
         try:
@@ -87,15 +71,16 @@ class PlannedTraining:
 
 @dataclass(frozen=True)
 class Advice:
-    experiment: Experiment
-    """The experiment as the user gave it."""
+    experiment: Experiment  # the experiment as the user gave it
     comparison: ComparedCandidates
-    finalists: tuple[Prediction, ...]
-    """What is worth training; see `finalists`."""
+    finalists: tuple[Prediction, ...]  # what is worth training; see `finalists`
+    # the settings of the user's experiment with the sweep of the finalists
     sweep: Mapping[str, Any]
-    """The settings of the user's experiment with the sweep of the finalists."""
-    trials: int
     remarks: tuple[str, ...]
+
+    @property
+    def trials(self) -> int:
+        return prod(map(len, self.sweep["sweep"]["grid"].values()))
 
 
 def advise(
@@ -134,30 +119,27 @@ def advise(
     candidates = _candidates(experiment, simulated, choices, exchange)
     if not choices:
         candidates = [one for one in candidates if planned.can_run(one)]
-    predictions = predict_all(planned, candidates, processes, show)
-    more = [] if exchange is not None else list(_with_servers(planned, predictions))
-    more += [] if choices else with_wire(planned, predictions)
-    predictions += predict_all(planned, more, processes, show)
-    few = predictions if choices else finalists(predictions)
+
+    def refined(found: Sequence[Prediction]) -> Iterator[Candidate]:
+        """Yield the best candidates with other servers, and with smaller pushes."""
+        if exchange is None:
+            for best in ComparedCandidates(tuple(found)).best:
+                if planned.setting(best.candidate).has_server:
+                    for servers in server_choices(simulated, SHARDS):
+                        yield Candidate(best.candidate.choice, servers)
+        if not choices:
+            yield from with_wire(planned, found)
+
+    comparison = compare(planned, candidates, refined, processes, show)
+    few = comparison.predictions if choices else finalists(comparison.predictions)
     sweep, remarks = _sweep(experiment, plan, few, seeds)
     return Advice(
         experiment=experiment,
-        comparison=compare(planned, predictions, processes),
+        comparison=comparison,
         finalists=tuple(few),
         sweep=sweep,
-        trials=prod(map(len, sweep["sweep"]["grid"].values())),
         remarks=(*_remarks_on_times(plan, steps), *remarks),
     )
-
-
-def _with_servers(
-    planned: PlannedTraining, predictions: Sequence[Prediction]
-) -> Iterator[Candidate]:
-    """Yield the best candidates with other servers."""
-    for best in ComparedCandidates(tuple(predictions)).best:
-        if planned.setting(best.candidate).has_server:
-            for servers in server_choices(planned.plan.experiment, SHARDS):
-                yield Candidate(best.candidate.choice, servers)
 
 
 def finalists(predictions: Sequence[Prediction], most: int = MOST) -> list[Prediction]:
@@ -242,14 +224,9 @@ def _simulated(
     exchange: Exchange | None,
 ) -> dict[str, Any]:
     """Return the settings of the simulated experiment."""
-    settings: dict[str, Any] = experiment.model_dump(mode="json", exclude={"profile"}) | dict(
-        SIMULATED
-    )
-    # the task brings the settings that the file does not give
-    for name in ("update", "local") if experiment.local else ("update",):
-        settings[name] = getattr(experiment, name).model_dump(mode="json", exclude_unset=True)
-    if profile is not None:
-        settings |= profile
+    settings: dict[str, Any] = experiment.model_dump(mode="json", exclude={"profile", *OF_RUNS})
+    settings |= {"engine": "virtual", "keep": "none", **_given_updates(experiment)}
+    settings |= profile or {}
     if steps is not None:
         if steps.steps_per_exchange > 1:
             raise ConfigError(
@@ -265,6 +242,16 @@ def _simulated(
     return settings
 
 
+def _given_updates(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings of updates that the file gives; the task brings the others."""
+    blocks = {"update": experiment.update, "local": experiment.local}
+    return {
+        name: block.model_dump(mode="json", exclude_unset=True)
+        for name, block in blocks.items()
+        if block is not None
+    }
+
+
 def _traced(experiment: Experiment, steps: RankStepTimes) -> list[dict[str, Any]]:
     """Return the worker groups with the step times of ranks, by name or else in their order."""
     slots = list(experiment.slots())
@@ -277,7 +264,7 @@ def _traced(experiment: Experiment, steps: RankStepTimes) -> list[dict[str, Any]
     seconds = steps.steps if by_name else dict(zip(slots, steps.steps.values(), strict=True))
     groups = []
     for group in experiment.workers:
-        members = [slot for slot, each in experiment.slots().items() if each.name == group.name]
+        members = [slot for slot, other in experiment.slots().items() if other.name == group.name]
         described = group.model_dump(mode="json", exclude_defaults=True)
         for setting in ("step_s", "flops_per_s", "jitter", "speed"):
             described.pop(setting, None)
@@ -332,9 +319,7 @@ def _sweep(
     left_out = {"profile", "paradigms", "seeds", "sweep", "switch_search"}
     settings: dict[str, Any] = experiment.model_dump(
         mode="json", exclude_unset=True, exclude=left_out
-    )
-    for name in ("update", "local") if experiment.local else ("update",):
-        settings[name] = getattr(simulated, name).model_dump(mode="json", exclude_unset=True)
+    ) | _given_updates(simulated)
     if experiment.engine == "virtual":
         settings |= {
             name: block
@@ -346,7 +331,8 @@ def _sweep(
         count, placement = fastest.servers
         servers = {"server_shards": count, "server_placement": placement}
         settings["cluster"] = settings.get("cluster", {}) | servers
-        remarks.append(f"All trials have what suits the fastest: {_text(servers)}.")
+        text = ", ".join(f"{name}: {value}" for name, value in servers.items())
+        remarks.append(f"All trials have what suits the fastest: {text}.")
     if experiment.trains and plan.model.validation_set is None:
         if experiment.names_a_task:
             remarks.append(
@@ -373,15 +359,11 @@ def _sweep(
     settings["paradigm"] = row if needs_set else _spec(fastest.choice)
     first = experiment.seeds or (experiment.seed,)
     more = range(max(first) + 1, max(first) + 1 + seeds)
-    rows = [row for each in candidates.values() for row in _rows(simulated, each, RATES)]
+    rows = [row for candidate in candidates.values() for row in _rows(simulated, candidate, RATES)]
     settings["sweep"] = {"grid": {"paradigm": rows, "seed": [*first, *more][:seeds]}}
     settings = {name: block for name, block in settings.items() if block != {}}
     config.validate(settings, source=SWEEP)
     return settings, remarks
-
-
-def _text(settings: Mapping[str, Any]) -> str:
-    return ", ".join(f"{name}: {value}" for name, value in settings.items())
 
 
 def _spec(choice: ParadigmChoice) -> Any:
@@ -406,7 +388,7 @@ def _rows(experiment: Experiment, candidate: Candidate, rates: Sequence[float]) 
         of_rates = [own | {"lr": lr} for lr in _times(update.lr, rates)]
         changes = [{"local": block, "update": {"lr": 1.0}} for block in of_rates]
     sets = [change | wire for change in changes]
-    rows = [spec | {"set": each} if each else _spec(choice) for each in sets]
+    rows = [spec | {"set": changed} if changed else _spec(choice) for changed in sets]
     return [deepcopy(row) for row in rows]  # nothing in common, which YAML would name `&id001`
 
 

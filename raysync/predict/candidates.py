@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
@@ -12,16 +12,17 @@ from raysync.config import Experiment, ParadigmChoice
 from raysync.config.base import by_name
 from raysync.config.workers import WireFormat
 from raysync.config.yaml_reading import read_yaml
+from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
 from raysync.paradigms.balanced import Balanced
 from raysync.predict.exchange import Exchange, collective_of, is_collective, slowest_link
+from raysync.predict.setting import Setting
+from raysync.training.preparation import TrainingPlan
 
-SYNCHRONOUS = "bsp"
-"""What most trainers do: it is always among the candidates."""
-LOCAL_STEPS = (8, 32)
-"""How many local steps are tried."""
+SYNCHRONOUS = "bsp"  # what most trainers do: it is always among the candidates
+LOCAL_STEPS = (8, 32)  # how many local steps are tried
+# the share of the work under BSP in the first setup of Sync-Switch's paper
 SWITCH_FRACTION = 0.0625
-"""The share of the work under BSP in the first setup of Sync-Switch's paper."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +30,9 @@ class Candidate:
     """Settings of an experiment that could be advised."""
 
     choice: ParadigmChoice
+    # the number of servers and their placement; None: as the experiment says
     servers: tuple[int, str] | None = None
-    """The number of servers and their placement; None: as the experiment says."""
-    wire: str | None = None
-    """The format of pushes; None: as the experiment says."""
+    wire: str | None = None  # the format of pushes; None: as the experiment says
 
     @property
     def label(self) -> str:
@@ -68,6 +68,24 @@ class Candidate:
         return experiment.model_copy(update={"paradigm": self.choice, "cluster": cluster})
 
 
+def setting_of(plan: TrainingPlan, candidate: Candidate) -> Setting:
+    """Return what is simulated of a candidate, on the workers of a plan.
+
+    Raises:
+        ConfigError: they cannot have it, or it cuts the model into stages.
+    """
+    experiment, choice = candidate.applied_to(plan.experiment), candidate.choice
+    setting = Setting.of(replace(plan, experiment=experiment), choice)
+    if setting is None:
+        raise ConfigError(
+            f"--paradigm {choice.label}: it cuts the model into stages, whose times are not known."
+        )
+    if why := experiment.make(choice).infeasible_reason(experiment.worker_count):
+        raise ConfigError(f"--paradigm {choice.label}: {why}.")
+    check_training(setting.training, setting.training.make(choice))
+    return setting
+
+
 def standard_paradigms(workers: int, *, local: bool = True) -> tuple[ParadigmChoice, ...]:
     """Return the paradigms that are tried unless others are given.
 
@@ -101,7 +119,7 @@ def standard_paradigms(workers: int, *, local: bool = True) -> tuple[ParadigmCho
     if local:
         specs += [{"name": "local", "paradigm": "bsp", "steps": steps} for steps in LOCAL_STEPS]
     choices = map(ParadigmChoice.model_validate, specs)
-    return tuple(each for each in choices if not each.make().infeasible_reason(workers))
+    return tuple(choice for choice in choices if not choice.make().infeasible_reason(workers))
 
 
 def paradigms_in(texts: Sequence[str]) -> tuple[ParadigmChoice, ...]:
@@ -135,17 +153,14 @@ def candidates_of(choices: Sequence[ParadigmChoice], exchange: Exchange | None) 
     if exchange is None:
         return [Candidate(choice) for choice in choices]
     found: list[Candidate] = []
+    several = len(exchange.servers) > 1
+    ways = [(count, "apart") if several else None for count in exchange.servers]
     for choice in choices:
-        if is_collective(choice):
-            found.append(Candidate(choice))
-            continue
-        several = len(exchange.servers) > 1
-        found += [
-            Candidate(choice, (count, "apart") if several else None) for count in exchange.servers
-        ]
+        servers = [None] if is_collective(choice) else ways
+        found += [Candidate(choice, way) for way in servers]
         others = (collective_of(choice, name) for name in exchange.collectives)
         found += [Candidate(other) for other in others if other is not None]
     if not found:
         names = ", ".join(choice.label for choice in choices)
         raise ConfigError(f"--exchange: {names} needs a server; add --exchange servers:1.")
-    return list({each.label: each for each in found}.values())
+    return list({one.label: one for one in found}.values())

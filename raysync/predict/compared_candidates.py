@@ -4,23 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Protocol, TypeVar
+from typing import Protocol
 
 from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate
 from raysync.predict.diagnosis import Diagnosis, diagnose
 from raysync.predict.intervals import Interval, ratio
-from raysync.predict.processes import pool
-from raysync.predict.remedies import WIRE, growth, takes_wire
+from raysync.predict.processes import map_on
 from raysync.predict.setting import Setting
 from raysync.predict.simulation import Simulation, simulate
+from raysync.predict.variations import WIRE, other_clusters, takes_wire
 
-Show = Callable[[int, int], None]
-"""Receives the number of candidates that are through, and of all."""
-Result = TypeVar("Result")
+Show = Callable[[int, int], None]  # receives the number of candidates that are through, and of all
 HOUR_S = 3600.0
+# with fewer, of all candidates together, one process is faster than several
 FEWEST_PUSHES = 200_000
-"""With fewer, of all candidates together, one process is faster than several."""
 
 
 class Subject(Protocol):
@@ -48,32 +46,24 @@ class Prediction:
 
     candidate: Candidate
     seconds: float
-    samples_per_s: Interval
-    """Applied samples, of all workers together."""
+    samples_per_s: Interval  # applied samples, of all workers together
+    # the share of the workers' time in which they compute what is applied
     computing_fraction: float
-    """The share of the workers' time in which they compute what is applied."""
-    wait_fraction: Interval
-    """The share of the workers' time between push and release."""
+    wait_fraction: Interval  # the share of the workers' time between push and release
     staleness_mean: Interval
-    staleness_max: int
-    """The largest staleness of an applied push, in versions."""
+    staleness_max: int  # the largest staleness of an applied push, in versions
     lead_mean: float
-    lead_max: int
-    """The largest lead at a release, in clocks ahead of the slowest."""
+    lead_max: int  # the largest lead at a release, in clocks ahead of the slowest
+    # the samples of an update, mean: more than under BSP where batches are larger, or where workers
+    # make local steps
     update_samples: float
-    """The samples of an update, mean: more than under BSP where batches are larger, or where
-    workers make local steps."""
-    dropped: int
-    """Pushes that were computed and not applied."""
+    dropped: int  # pushes that were computed and not applied
+    # waiting, and computing what was dropped, of all workers in the whole workload
     lost_worker_hours: Interval
-    """Waiting, and computing what was dropped, of all workers in the whole workload."""
     worker_hours: float
-    waiting: Mapping[str, float]
-    """Worker -> the share of its time that it waits."""
-    applied: Mapping[str, int]
-    """Worker -> its pushes that were not dropped."""
-    shares: Mapping[str, int]
-    """Worker -> the samples of its last step."""
+    waiting: Mapping[str, float]  # worker -> the share of its time that it waits
+    applied: Mapping[str, int]  # worker -> its pushes that were not dropped
+    shares: Mapping[str, int]  # worker -> the samples of its last step
 
     @property
     def label(self) -> str:
@@ -92,8 +82,8 @@ class Change:
 @dataclass(frozen=True)
 class ComparedCandidates:
     predictions: tuple[Prediction, ...]
+    # label -> what limits one of the best, where something could
     diagnoses: Mapping[str, Diagnosis] = field(default_factory=dict)
-    """Label -> what limits one of the best, where something could."""
     changes: tuple[Change, ...] = ()
 
     @property
@@ -122,14 +112,19 @@ class ComparedCandidates:
         return next(one for one in self.predictions if one.label == label)
 
 
-def predict_all(
-    subject: Subject, candidates: Sequence[Candidate], processes: int, show: Show
-) -> list[Prediction]:
-    """Simulate candidates; all are checked before the first one begins.
+def compare(
+    subject: Subject,
+    candidates: Sequence[Candidate],
+    refined: Callable[[Sequence[Prediction]], Iterable[Candidate]],
+    processes: int,
+    show: Show,
+) -> ComparedCandidates:
+    """Simulate candidates, find what limits the best, and what other clusters would do to them.
 
     Args:
         subject: the workers and their work.
-        candidates: with different labels.
+        candidates: with different labels; all are checked before the first one begins.
+        refined: from their predictions to further candidates.
         processes: as many as may simulate.
         show: see `Show`.
 
@@ -137,14 +132,15 @@ def predict_all(
         ConfigError: the workers cannot have one of the candidates, or it fails.
         RunFailed: a process was lost, by want of memory for example.
     """
-    settings = [subject.setting(candidate) for candidate in candidates]
-    predictions = []
-    for candidate, setting, result in zip(
-        candidates, settings, simulations(settings, processes), strict=True
-    ):
-        predictions.append(_prediction(subject, candidate, setting, result))
-        show(len(predictions), len(candidates))
-    return predictions
+    predictions = _predict_all(subject, candidates, processes, show)
+    predictions += _predict_all(subject, list(refined(predictions)), processes, show)
+    compared = ComparedCandidates(tuple(predictions))
+    diagnoses = {
+        one.label: found
+        for one in compared.followed
+        if (found := diagnose(subject.setting(one.candidate))) is not None
+    }
+    return replace(compared, diagnoses=diagnoses, changes=_changes(subject, compared, processes))
 
 
 def with_wire(subject: Subject, predictions: Sequence[Prediction]) -> Iterator[Candidate]:
@@ -155,35 +151,36 @@ def with_wire(subject: Subject, predictions: Sequence[Prediction]) -> Iterator[C
             yield replace(one.candidate, wire=WIRE)
 
 
-def compare(
-    subject: Subject, predictions: Sequence[Prediction], processes: int
-) -> ComparedCandidates:
-    """Find what limits the best, and what other clusters would do to them."""
-    compared = ComparedCandidates(tuple(predictions))
-    diagnoses = {
-        one.label: found
-        for one in compared.followed
-        if (found := diagnose(subject.setting(one.candidate))) is not None
-    }
-    changes = tuple(_changes(subject, compared.best, processes))
-    return replace(compared, diagnoses=diagnoses, changes=changes)
+def _predict_all(
+    subject: Subject, candidates: Sequence[Candidate], processes: int, show: Show
+) -> list[Prediction]:
+    settings = [subject.setting(candidate) for candidate in candidates]
+    results = map_on(_useful(processes, settings), _simulated, settings)
+    predictions = []
+    for candidate, setting, result in zip(candidates, settings, results, strict=True):
+        predictions.append(_prediction(subject, candidate, setting, result))
+        show(len(predictions), len(candidates))
+    return predictions
 
 
-def simulations(settings: Sequence[Setting], processes: int) -> Iterator[Simulation]:
-    """Yield what came out of each setting, in their order."""
-    yield from _each(_simulated, settings, processes)
+def _changes(subject: Subject, compared: ComparedCandidates, processes: int) -> tuple[Change, ...]:
+    varied = [
+        (one.candidate, other)
+        for one in compared.best
+        for other in other_clusters(subject.setting(one.candidate))
+    ]
+    settings = [other.setting for _, other in varied]
+    took = map_on(_useful(processes, settings), Setting.seconds, settings)
+    return tuple(
+        Change(other.what, candidate, other.setting.samples / seconds)
+        for (candidate, other), seconds in zip(varied, took, strict=True)
+        if seconds
+    )
 
 
-def _each(
-    function: Callable[[Setting], Result], settings: Sequence[Setting], processes: int
-) -> Iterator[Result]:
-    """Yield what a function returns of each setting, on several processes if that is faster."""
-    processes = min(processes, len(settings))
-    if processes < 2 or sum(setting.pushes for setting in settings) < FEWEST_PUSHES:
-        yield from map(function, settings)
-        return
-    with pool(processes) as executor:
-        yield from executor.map(function, settings)
+def _useful(processes: int, settings: Sequence[Setting]) -> int:
+    """Return how many processes simulate in the shortest time."""
+    return processes if sum(setting.pushes for setting in settings) >= FEWEST_PUSHES else 1
 
 
 def _simulated(setting: Setting) -> Simulation:
@@ -223,17 +220,3 @@ def _prediction(
         applied={names[slot]: count for slot, count in result.applied.items()},
         shares={names[slot]: size for slot, size in result.shares.items()},
     )
-
-
-def _changes(subject: Subject, best: Iterable[Prediction], processes: int) -> Iterator[Change]:
-    changed = [
-        (one.candidate, what, setting)
-        for one in best
-        for what, setting in growth(subject.setting(one.candidate))
-        if setting is not None
-    ]
-    settings = [setting for _, _, setting in changed]
-    took = _each(Setting.seconds, settings, processes)
-    for (candidate, what, setting), seconds in zip(changed, took, strict=True):
-        if seconds:
-            yield Change(what, candidate, setting.samples / seconds)

@@ -1,6 +1,6 @@
 """Curves: how fast the best candidates are with more workers, other links, batches or local steps.
 
-The rate of a point is that of a short simulation, once through the measured steps where there is
+A point is the rate of a short simulation, once through the measured steps where there is
 time for that, without its beginning. The *knee* is where the curve bends:
 
 workers             from there on a further one adds less than a tenth of what it computes
@@ -12,18 +12,18 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from math import sqrt
 from typing import Literal, get_args
 
 from raysync.errors import ConfigError, unknown_name
 from raysync.predict.candidates import Candidate
-from raysync.predict.diagnosis import network_limit
+from raysync.predict.diagnosis import network_cause
 from raysync.predict.exchange import bytes_per_s
 from raysync.predict.measured_ranks import MeasuredRanks
-from raysync.predict.processes import pool
-from raysync.predict.remedies import takes_local_steps, with_local_steps
+from raysync.predict.processes import map_on
 from raysync.predict.setting import Setting
+from raysync.predict.variations import takes_local_steps, with_local_steps
 
 AxisName = Literal["workers", "link", "batch", "steps"]
 EXAMPLES = {
@@ -33,16 +33,13 @@ EXAMPLES = {
     "steps": "steps=1..128",
 }
 RANGE = re.compile(r"(.+?)\.\.(.+)")
+# the largest values on the axes that count something
 MOST = {"workers": 10_000, "batch": 2**20, "steps": 100_000}
-"""The largest values on the axes that count something."""
+# the pushes of each worker that do not count, and of all workers together that do, at most
 WARM, PUSHES = 20, 3_000
-"""The pushes of each worker that do not count, and of all workers together that do, at most."""
-LITTLE = 0.1
-"""The share of a worker's computing, or of the speed, that makes a knee."""
-FINE = 1.05
-"""A knee between two rates of links is found to within this factor."""
-MBIT = 8e-6
-"""The Mbit in a byte."""
+LITTLE = 0.1  # the share of a worker's computing, or of the speed, that makes a knee
+FINE = 1.05  # a knee between two rates of links is found to within this factor
+MBIT = 8e-6  # the Mbit in a byte
 
 
 @dataclass(frozen=True)
@@ -85,10 +82,8 @@ class Axis:
 class CurvePoint:
     at: float
     samples_per_s: float
-    efficiency: float
-    """The share of what the ranks would compute if they never waited for anything."""
-    seconds: float
-    """The time of the whole work."""
+    efficiency: float  # the share of what the ranks would compute if they never waited for anything
+    seconds: float  # the time of the whole work
 
 
 @dataclass(frozen=True)
@@ -96,10 +91,9 @@ class Curve:
     axis: Axis
     candidate: Candidate
     points: tuple[CurvePoint, ...]
-    knee: float | None
-    """The value at which it bends; None: it does not."""
+    knee: float | None  # the value at which it bends; None: it does not
+    # the limit at the knee of workers, or at the lowest value of another axis; "": unknown
     limit: str
-    """The limit at the knee of workers, or at the lowest value of another axis; "": unknown."""
 
 
 def curves(
@@ -107,18 +101,16 @@ def curves(
 ) -> tuple[Curve, ...]:
     """Follow a few candidates along axes, for which `check_axes` has been called."""
     tasks = [(ranks, candidate, axis) for axis in axes for candidate in candidates]
-    if processes < 2 or len(tasks) < 2:
-        return tuple(curve for task in tasks if (curve := _curve(*task)) is not None)
-    with pool(min(processes, len(tasks))) as executor:
-        found = executor.map(_curve, *zip(*tasks, strict=True))
-        return tuple(curve for curve in found if curve is not None)
+    found = map_on(processes, _curve, tasks)
+    return tuple(curve for curve in found if curve is not None)
 
 
-def _curve(ranks: MeasuredRanks, candidate: Candidate, axis: Axis) -> Curve | None:
+def _curve(task: tuple[MeasuredRanks, Candidate, Axis]) -> Curve | None:
     """Return the curve; None: the candidate works nowhere on the axis."""
+    ranks, candidate, axis = task
     if axis.name == "steps" and not takes_local_steps(candidate.choice):
         return None
-    varied = _variation(ranks, candidate, axis.name)
+    varied = partial(_varied, ranks, candidate, axis.name)
     fitting = [at for at in axis.points if MeasuredRanks.can_run(*varied(at))]
     if not fitting:
         return None
@@ -128,8 +120,7 @@ def _curve(ranks: MeasuredRanks, candidate: Candidate, axis: Axis) -> Curve | No
     def point(at: float) -> CurvePoint:
         changed, variant = varied(at)
         rate = _rate(changed, variant)
-        efficiency = rate / changed.computed_per_s
-        return CurvePoint(at=at, samples_per_s=rate, efficiency=efficiency, seconds=work / rate)
+        return CurvePoint(at, rate, rate / changed.computed_per_s, work / rate)
 
     @cache
     def free_rate(at: float) -> float:
@@ -146,15 +137,15 @@ def _curve(ranks: MeasuredRanks, candidate: Candidate, axis: Axis) -> Curve | No
 
     knee = _knee(fitting, is_past, whole=axis.name != "link")
     hardest = knee if axis.name == "workers" else fitting[0]
-    limit = None
+    cause = None
     if hardest is not None and (axis.name == "workers" or not is_past(hardest)):
-        limit = network_limit(_warm_up(*varied(hardest)))
+        cause = network_cause(_warm_up(*varied(hardest)))
     return Curve(
         axis=axis,
         candidate=candidate,
         points=tuple(map(point, fitting)),
         knee=knee,
-        limit="" if limit is None else limit.what,
+        limit="" if cause is None else cause.what,
     )
 
 
@@ -175,21 +166,18 @@ def _knee(
     return high
 
 
-Variation = Callable[[float], tuple[MeasuredRanks, Candidate]]
-
-
-def _variation(ranks: MeasuredRanks, candidate: Candidate, name: AxisName) -> Variation:
-    """Return a function from a value of the axis to the ranks and the candidate there."""
+def _varied(
+    ranks: MeasuredRanks, candidate: Candidate, name: AxisName, at: float
+) -> tuple[MeasuredRanks, Candidate]:
+    """Return the ranks and the candidate at a value of an axis."""
     if name == "workers":
-        return lambda at: (ranks.resized(int(at)), candidate)
+        return ranks.resized(int(at)), candidate
     if name == "batch":
-        return lambda at: (ranks.with_batch(int(at)), candidate)
+        return ranks.with_batch(int(at)), candidate
     if name == "steps":
-        choice = candidate.choice
-        return lambda at: (ranks, replace(candidate, choice=with_local_steps(choice, int(at))))
-    exchange = ranks.exchange
-    assert exchange is not None, "a link that carries nothing"
-    return lambda at: (replace(ranks, exchange=exchange.with_rate(at)), candidate)
+        return ranks, replace(candidate, choice=with_local_steps(candidate.choice, int(at)))
+    assert ranks.exchange is not None, "a link that carries nothing"
+    return replace(ranks, exchange=ranks.exchange.with_rate(at)), candidate
 
 
 def _warm_up(ranks: MeasuredRanks, candidate: Candidate) -> Setting:

@@ -1,75 +1,68 @@
 """Find the bottleneck of a run, and the change that helps most, within a bounded time.
 
-Each limit and each change is one simulation. Together these carry at most `PUSHES` pushes, and
-`SHARE` of those of the run itself. If the run is longer, only its first iterations are simulated,
+Each cause and each remedy is one simulation. Together these carry at most `PUSHES` pushes, and
+`SHARE` of the run's own. If the run is longer, only its first iterations are simulated,
 and their time is scaled. Faults that come and go have their times: with them the whole run is
 simulated. Where the bound does not allow that, there is no diagnosis.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, TypeVar
+from math import inf
+from typing import Any, Literal, NamedTuple
 
 from raysync.config import ParadigmChoice
-from raysync.predict.limits import Kind, Limit, single_limits, whole_network
-from raysync.predict.remedies import Remedy, changes
 from raysync.predict.setting import Setting
+from raysync.predict.variations import Kind, Variation, causes, remedies
 from raysync.record.measures import Measures
 from raysync.training.preparation import TrainingPlan
 
-Varied = TypeVar("Varied", Limit, Remedy)
-
-MATTERS = 0.05
-"""The share of the time that the bottleneck takes at least; a run without any computes."""
+MATTERS = 0.05  # the share of the time that the bottleneck takes at least
 NETWORK = ("link", "server link", "network", "server update")
+# the share of the time that a change must save to be named; between changes that differ by less
+# the simplest is named
 HELPS = 0.02
-"""The share of the time that a change must save to be named; between changes that differ by less
-than that the simplest is named."""
+# the pushes that all simulations of a short run may have together: a tenth of a second at most
 PUSHES = 2_500
-"""The pushes that all simulations of a short run may have together: a tenth of a second at most."""
+# the pushes that all simulations may have beside these, as a share of the run's: for a run in time
+# only, and for one with gradients, whose pushes take a hundred times as long as simulated ones; so
+# a diagnosis makes a run longer by some percent
 SHARE, TRAINED_SHARE = 0.06, 3.0
-"""The pushes that all simulations may have beside these, as a share of the run's: for a run in time
-only, and for one with gradients, whose pushes take a hundred times as long as simulated ones. So a
-diagnosis makes a run longer by some percent."""
-ITERATIONS = 5
-"""The iterations of each worker that show the pace of a run at least."""
-MOST_ITERATIONS = 24
-"""The iterations of each worker beyond which a run shows nothing new."""
-FEWEST = 3
-"""The fewest simulations that a diagnosis takes: of the run, without a limit, with a change."""
-FAULTS_PUSHES = 2 * PUSHES
-"""The bound in place of `PUSHES` where a run cannot be shortened."""
+ITERATIONS = 5  # of each worker, which show the pace of a run at least
+MOST_ITERATIONS = 24  # of each worker, beyond which a run shows nothing new
+FEWEST = 3  # simulations that a diagnosis takes: of the run, without a cause, with a remedy
+FAULTS_PUSHES = 2 * PUSHES  # the bound in place of `PUSHES` where a run cannot be shortened
 
 
-@dataclass(frozen=True)
-class Effect:
-    """A limit or a change, and the predicted seconds without the limit, or with the change."""
+SecondsOf = Callable[[Variation], float | None]  # None: it does not finish
 
+
+class Effect(NamedTuple):
     what: str
-    seconds: float
+    seconds: float  # predicted, without the cause or with the remedy
+    kind: Kind | None = None  # of a cause
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    kind: Kind | Literal["computing"]
-    seconds: float
-    """The predicted seconds of the work as it is."""
-    bottleneck: Effect | None
-    """The limit without which the work takes the least time; None: computing takes it."""
-    change: Effect | None
-    """The change with which it takes the least time; None: none of those tried helps."""
-    computing_s: float
-    """The seconds of the work if every worker computed all the time."""
+    seconds: float  # predicted for the work as it is
+    bottleneck: Effect | None  # the largest cause; None: computing takes the time
+    change: Effect | None  # the best remedy; None: none of those tried helps
+    computing_s: float  # the seconds of the work if every worker computed all the time
+
+    @property
+    def kind(self) -> Kind | Literal["computing"]:
+        return (self.bottleneck and self.bottleneck.kind) or "computing"
 
     def plain(self) -> dict[str, Any]:
         """Return it as JSON-native data, for the record."""
-        limit, change = self.bottleneck, self.change
+        cause, change = self.bottleneck, self.change
         return {
             "kind": self.kind,
-            "what": limit.what if limit else "computing",
-            "without_s": limit.seconds if limit else None,
+            "what": cause.what if cause else "computing",
+            "without_s": cause.seconds if cause else None,
             "change": change.what if change else None,
             "change_s": change.seconds if change else None,
             "computing_s": self.computing_s,
@@ -89,12 +82,12 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     """
     if pushes_each(setting, FEWEST) is None:
         return None
-    limits, together = list(single_limits(setting)), list(whole_network(setting))
-    if not (limits or together):
+    possible = list(causes(setting))
+    if not possible:
         return None
-    tried = list(changes(setting))
-    simulations = 1 + len(limits) + len(together) + len(tried)
-    pushes = pushes_each(setting, simulations + sum(change.settles for change in tried))
+    tried = list(remedies(setting))
+    simulations = 1 + len(possible) + len(tried) + sum(remedy.settles for remedy in tried)
+    pushes = pushes_each(setting, simulations)
     if pushes is None:
         return None
     part = setting.shortened(pushes)
@@ -104,25 +97,44 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     now = seconds or simulated * setting.samples / part.samples
     scale = now / simulated
 
-    def timed(variations: Iterable[Varied]) -> Iterator[tuple[Varied, float]]:
-        for variation in variations:
-            settles = isinstance(variation, Remedy) and variation.settles
-            took = _seconds(variation.setting, part, settles=settles)
-            if took is not None:
-                yield variation, took * scale
+    def seconds_of(variation: Variation) -> float | None:
+        took = _seconds(variation, part)
+        return None if took is None else took * scale
 
-    bottleneck = _best(timed(limits), now, MATTERS) or _best(timed(together), now, MATTERS)
-    change = _best(timed(tried), now, HELPS)
     rate = setting.computed_per_s
-    computing_s = part.samples / rate * scale if rate else 0.0
-    kind = "computing" if bottleneck is None else bottleneck[0].kind
     return Diagnosis(
-        kind=kind,
         seconds=now,
-        bottleneck=_effect(bottleneck),
-        change=_effect(change),
-        computing_s=computing_s,
+        bottleneck=_largest_cause(possible, seconds_of, now),
+        change=_best(tried, seconds_of, (1 - HELPS) * now),
+        computing_s=part.samples / rate * scale if rate else 0.0,
     )
+
+
+def _best(variations: Iterable[Variation], seconds_of: SecondsOf, most_s: float) -> Effect | None:
+    """Simulate variations, and return the first that is about as good as the best.
+
+    Returns:
+        None if each takes longer than `most_s`, or does not finish.
+    """
+    effects = [
+        Effect(variation.what, seconds, variation.kind)
+        for variation in variations
+        if (seconds := seconds_of(variation)) is not None
+    ]
+    least = min((effect.seconds for effect in effects), default=inf)
+    if least > most_s:
+        return None
+    return next(effect for effect in effects if effect.seconds <= (1 + HELPS) * least)
+
+
+def _largest_cause(
+    possible: Sequence[Variation], seconds_of: SecondsOf, now: float
+) -> Effect | None:
+    """Return the largest of single causes or, where none of them matters, the whole network."""
+    single = [cause for cause in possible if cause.kind != "network"]
+    together = [cause for cause in possible if cause.kind == "network"]
+    most_s = (1 - MATTERS) * now
+    return _best(single, seconds_of, most_s) or _best(together, seconds_of, most_s)
 
 
 def bottleneck_of_run(
@@ -138,16 +150,12 @@ def bottleneck_of_run(
     return None if diagnosis is None else diagnosis.plain()
 
 
-def network_limit(setting: Setting) -> Limit | None:
-    """Return the limit of a whole run in its network and servers; None: none of them matters."""
-    now = setting.seconds()
-    for limits in (single_limits, whole_network):
-        of_network = (limit for limit in limits(setting) if limit.kind in NETWORK)
-        timed = ((limit, limit.setting.seconds()) for limit in of_network)
-        found = _best([(each, s) for each, s in timed if s is not None], now or 0.0, MATTERS)
-        if found is not None:
-            return found[0]
-    return None
+def network_cause(setting: Setting) -> Effect | None:
+    """Return what slows a whole run down in its network and servers; None: nothing does."""
+    of_network = [cause for cause in causes(setting) if cause.kind in NETWORK]
+    return _largest_cause(
+        of_network, lambda cause: cause.setting.seconds(), setting.seconds() or 0.0
+    )
 
 
 def pushes_each(setting: Setting, simulations: int) -> int | None:
@@ -160,9 +168,10 @@ def pushes_each(setting: Setting, simulations: int) -> int | None:
     return pushes if pushes >= min(whole, ITERATIONS * workers) else None
 
 
-def _seconds(changed: Setting, part: Setting, *, settles: bool) -> float | None:
+def _seconds(variation: Variation, part: Setting) -> float | None:
     """Return the seconds of as many samples as a part has."""
-    if settles:
+    changed = variation.setting
+    if variation.settles:
         return _settled_s(changed, part.samples)
     if changed.pushes_of(part.samples) >= part.pushes / 2:
         # without a worker the pushes may have another size
@@ -185,18 +194,3 @@ def _settled_s(setting: Setting, samples: int) -> float | None:
     pace = (whole_s - half_s) / (part.samples - half.samples)
     all_s = whole_s + pace * (setting.samples - part.samples)
     return all_s * part.samples / setting.samples
-
-
-def _effect(varied: tuple[Limit | Remedy, float] | None) -> Effect | None:
-    return None if varied is None else Effect(varied[0].what, varied[1])
-
-
-def _best(
-    variations: Iterable[tuple[Varied, float]], now: float, saves: float
-) -> tuple[Varied, float] | None:
-    """Return the first variation that is about as good as the best, if that saves enough."""
-    timed = list(variations)
-    least = min((seconds for _, seconds in timed), default=now)
-    if least > (1 - saves) * now:
-        return None
-    return next(each for each in timed if each[1] <= (1 + HELPS) * least)

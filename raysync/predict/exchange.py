@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,8 @@ SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|ms|us)")
 RATES = "100mbit, 1gbit, 10Gb/s, or in bytes 1.2GB/s"
 SERVER_LINK = "server_bandwidth_bytes_per_s"
+# settings of `network` in a profile: what a push and an update cost beside the links
+CALLS = {"push_s", "update_s", "update_bytes_per_s", "share_sigma", "pull_round_trips"}
 _SIZE = TypeAdapter(ByteSize)
 
 
@@ -34,18 +35,15 @@ class Exchange:
     """Says how gradients travel."""
 
     vector_bytes: int
-    link: Link
-    """The link of each rank, or of each node, and of each server."""
+    link: Link  # the link of each rank, or of each node, and of each server
+    # rank -> a link of its own, where it differs
     of_ranks: Mapping[str, Link] = field(default_factory=dict)
-    """Rank -> a link of its own, where it differs."""
+    # the number of machines whose ranks share a link; None: each rank is on one of its own
     nodes: int | None = None
-    """The number of machines whose ranks share a link; None: each rank is on one of its own."""
-    servers: tuple[int, ...] = (1,)
-    """The numbers of servers to compare; none: only all-reduces."""
-    collectives: tuple[str, ...] = ("ring",)
-    """The all-reduces to compare with them."""
+    servers: tuple[int, ...] = (1,)  # the numbers of servers to compare; none: only all-reduces
+    collectives: tuple[str, ...] = ("ring",)  # the all-reduces to compare with them
+    # settings of `network` from a profile; see `CALLS`
     calls: Mapping[str, Any] = field(default_factory=dict)
-    """Settings of `network` from a profile: what a push and an update cost beside the links."""
 
     @property
     def first_servers(self) -> int:
@@ -63,11 +61,8 @@ class Exchange:
         Args:
             slots: rank -> the slot of its worker.
         """
-        common = {
-            "vector_bytes": self.vector_bytes,
-            SERVER_LINK: self.link.bandwidth_bytes_per_s,
-            **self.calls,
-        }
+        server = {SERVER_LINK: self.link.bandwidth_bytes_per_s}
+        common = {"vector_bytes": self.vector_bytes, **server, **self.calls}
         if self.nodes is None and not self.of_ranks:
             return {**common, "link": self.link.model_dump()}
         return {**common, "nodes": list(self._nodes(slots))}
@@ -96,23 +91,23 @@ def slowest_link(experiment: Experiment) -> Experiment:
     if not network.nodes:
         return experiment
     links = [network.link, *(node.link for node in network.nodes)]
-    rate = min(link.bandwidth_bytes_per_s or inf for link in links)
-    slowest = Link(
-        latency_s=max(link.latency_s for link in links),
-        bandwidth_bytes_per_s=None if rate == inf else rate,
-    )
+    latency_s = max(link.latency_s for link in links)
+    rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
+    slowest = Link(latency_s=latency_s, bandwidth_bytes_per_s=min(rates, default=None))
     changed = network.model_copy(update={"nodes": (), "link": slowest})
     return experiment.model_copy(update={"network": changed})
 
 
 def collective_of(choice: ParadigmChoice, collective: str) -> ParadigmChoice | None:
     """Return a paradigm with an all-reduce in place of the server; None: it needs a server."""
-    parameters = {**choice.parameters, "exchange": collective}
-    if choice.name == "balanced" and "paradigm" not in choice.parameters:
-        parameters = {**choice.parameters, "paradigm": {"name": "bsp", "exchange": collective}}
-    elif choice.name != "bsp" or "exchange" in choice.parameters:
+    spec = {"name": choice.name, **choice.parameters}
+    if choice.name == "balanced" and "paradigm" not in spec:
+        spec["paradigm"] = {"name": "bsp", "exchange": collective}
+    elif choice.name == "bsp" and "exchange" not in spec:
+        spec["exchange"] = collective
+    else:
         return None
-    return ParadigmChoice.model_validate({"name": choice.name, **parameters})
+    return ParadigmChoice.model_validate(spec)
 
 
 def is_collective(choice: ParadigmChoice) -> bool:
@@ -144,19 +139,19 @@ def exchange_of(
     Raises:
         ConfigError: one of them is missing, or is not what it should be.
     """
-    network = None if profile is None else _network_of(profile)
-    if not links and network is None:
+    if profile is None and not links:
         if nodes is not None or exchanges:
             option = "--nodes" if nodes is not None else "--exchange"
             raise ConfigError(f"{option}: needs --link, such as --link 1gbit ({RATES}).")
         return None
+    network = Network() if profile is None else _network_of(profile)
     if not model_bytes:
         raise ConfigError(
             f"{'--link' if links else '--profile'}: needs the size of a gradient, which the sources"
             " do not have; add --model-bytes 98MB."
         )
-    common, of_ranks = None if network is None else network.link, {}
-    latency_s = 0.0 if common is None else common.latency_s
+    common, of_ranks = None if profile is None else network.link, {}
+    latency_s = network.link.latency_s
     for text in links:
         rank, equals, link = text.rpartition("=")
         if not equals:
@@ -170,6 +165,8 @@ def exchange_of(
             f"--link {links[0]}: this is the link of one; add the link of all others: --link 1gbit."
         )
     servers, collectives = _servers_and_collectives(exchanges or ([] if links else ["servers:1"]))
+    # another link is that of the server, too
+    calls = CALLS | {SERVER_LINK} if common is network.link else CALLS
     return Exchange(
         vector_bytes=model_bytes,
         link=common,
@@ -177,7 +174,7 @@ def exchange_of(
         nodes=nodes,
         servers=servers,
         collectives=collectives,
-        calls={} if network is None else _calls_of(network, is_its_link=common is network.link),
+        calls={} if profile is None else network.model_dump(include=calls),
     )
 
 
@@ -197,16 +194,6 @@ def _network_of(profile: str) -> Network:
             " `raysync advise`, which knows them."
         )
     return network
-
-
-def _calls_of(network: Network, is_its_link: bool) -> dict[str, Any]:
-    """Return what a profile says beside its link.
-
-    Args:
-        is_its_link: whether its link is used; another one is that of the server, too.
-    """
-    costs = {"push_s", "update_s", "update_bytes_per_s", "share_sigma", "pull_round_trips"}
-    return network.model_dump(include=costs | {SERVER_LINK} if is_its_link else costs)
 
 
 def _servers_and_collectives(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -263,7 +250,7 @@ def size_of(text: str, where: str) -> int:
 
 
 def model_bytes_of(name: str) -> int:
-    """Return the bytes of a gradient of a model: of a library, or that of an experiment file.
+    """Return the bytes of a model's gradient: of a library's model, or of an experiment file's.
 
     Raises:
         ConfigError: there is no such model.

@@ -11,7 +11,6 @@ import numpy as np
 from raysync.config.durations import Steps
 from raysync.predict.compared_candidates import ComparedCandidates, Prediction
 from raysync.predict.curves import MBIT, Axis, Curve
-from raysync.predict.intervals import Interval
 from raysync.results.figures.primitives import (
     Figure,
     Series,
@@ -23,13 +22,13 @@ from raysync.results.figures.primitives import (
     whiskers,
 )
 
+# what a worker does, and how opaque that is drawn
 ACTIVITIES = (
     ("computing", 100),
     ("computing what was dropped", 70),
     ("transferring", 45),
     ("waiting", 22),
 )
-"""What a worker does, and how opaque that is drawn."""
 STALENESS = axis("mean staleness (versions)", rangemode="tozero")
 Rows = Sequence[tuple[Series, Prediction]]
 
@@ -68,17 +67,16 @@ def _figure(key: str, title: str, caption: str, **more: Any) -> Figure:
 
 def _rate_bars(rows: Rows, unit: str, samples: int) -> Figure:
     rates = ((series, one.samples_per_s.times(1 / samples)) for series, one in rows)
-    traces = (_bar(series, rate.value, unit, error_x=_whiskers(rate)) for series, rate in rates)
+    traces = (
+        _bar(series, rate.value, unit, error_x=whiskers(rate.value, rate.low, rate.high))
+        for series, rate in rates
+    )
     return _figure(
         "rate",
         "How fast",
         f"{unit.capitalize()} that were applied; whiskers: 95% interval.",
         **_bars(traces, axis(unit, rangemode="tozero"), len(rows)),
     )
-
-
-def _whiskers(interval: Interval) -> dict[str, Any]:
-    return whiskers(interval.value, interval.low, interval.high)
 
 
 def _activity_bars(rows: Rows) -> Figure:
@@ -88,8 +86,8 @@ def _activity_bars(rows: Rows) -> Figure:
         dropped = one.lost_worker_hours.value / one.worker_hours - wait
         shares = (computing, dropped, 1 - computing - dropped - wait, wait)
         for (activity, percent), share in zip(ACTIVITIES, shares, strict=True):
-            color = series.pale(percent) if percent < 100 else series.color
-            trace = _bar(series, 100 * max(0.0, share), f"% {activity}", marker={"color": color})
+            color = {"color": series.pale(percent)}
+            trace = _bar(series, 100 * max(0.0, share), f"% {activity}", marker=color)
             traces.append(trace | {"showlegend": activity == "computing"})
     return _figure(
         "time",
@@ -110,7 +108,7 @@ def _trade_off(rows: Rows, unit: str, samples: int) -> Figure:
             "marker": {"color": series.color, "size": 11},
             "x": numbers([one.staleness_mean.value]),
             "y": numbers([rate.value]),
-            "error_y": _whiskers(rate),
+            "error_y": whiskers(rate.value, rate.low, rate.high),
             "hovertemplate": f"{plain(series.label)}: %{{y}} at %{{x}}<extra></extra>",
         }
         for series, one, rate in rates
@@ -156,16 +154,10 @@ def _ranks(times: Steps) -> Figure:
 
 
 def _waiting(rows: Rows) -> Figure:
-    traces = [
-        _lines(
-            series,
-            [plain(rank) for rank in one.waiting],
-            [100 * share for share in one.waiting.values()],
-            "%",
-            5,
-        )
-        for series, one in rows
-    ]
+    traces = []
+    for series, one in rows:
+        percent = [100 * share for share in one.waiting.values()]
+        traces.append(_lines(series, list(map(plain, one.waiting)), percent, "%", 5))
     return _figure(
         "waiting",
         "Who waits",

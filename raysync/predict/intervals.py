@@ -4,7 +4,7 @@ What varies here is time: another hour of the same cluster would have had other 
 are neither independent of the step before (a slow node is slow for a while) nor of other ranks
 (they share it), so single numbers must not be resampled. Blocks of time keep both. They are much
 longer than what a paradigm remembers, so they are taken to be independent of each other (Carlstein
-1986), and are drawn with replacement, those of each phase by themselves.
+1986), and are drawn with replacement, each phase's by themselves.
 
 Blocks are those of the *simulated* run. Resampling blocks of the trace and simulating each sample
 again would answer the same question; a thousand samples would take a thousand times as long, and a
@@ -31,8 +31,7 @@ from raysync.predict.simulation import Blocks
 
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
-FEWEST = 5
-"""Fewer blocks have no interval."""
+FEWEST = 5  # fewer blocks have no interval
 
 
 @dataclass(frozen=True)

@@ -11,16 +11,13 @@ from statistics import fmean
 from raysync import config
 from raysync.config import Experiment
 from raysync.config.durations import Steps
-from raysync.errors import ConfigError
-from raysync.predict.candidates import Candidate
+from raysync.predict.candidates import Candidate, setting_of
 from raysync.predict.exchange import Exchange
 from raysync.predict.setting import Setting
 from raysync.training.preparation import TrainingPlan, prepare
 
-ASSUMED_BATCH = 120
-"""The samples of a step where only steps are counted: `balanced` divides them."""
-NO_BYTES = 4
-"""The size of vectors that travel in no time."""
+ASSUMED_BATCH = 120  # the samples of a step where only steps are counted: `balanced` divides them
+NO_BYTES = 4  # the size of vectors that travel in no time
 OF_A_GROUP = re.compile(r"([A-Za-z0-9_.+-]+)-(\d+)")
 
 
@@ -30,12 +27,10 @@ class MeasuredRanks:
 
     steps: Steps
     batch_size: int | None
-    steps_each: int
-    """The work, in steps a rank on average."""
-    exchange: Exchange | None = None
-    """How gradients travel; None: in no time."""
+    steps_each: int  # the work, in steps a rank on average
+    exchange: Exchange | None = None  # how gradients travel; None: in no time
+    # the steps whose gradients accumulate; `steps` has the seconds of so many together
     steps_per_push: int = 1
-    """The steps whose gradients accumulate; `steps` has the seconds of so many together."""
 
     @property
     def samples(self) -> int:
@@ -77,23 +72,8 @@ class MeasuredRanks:
         return prepare(self.experiment)
 
     def setting(self, candidate: Candidate) -> Setting:
-        """Return what is simulated of a candidate.
-
-        Raises:
-            ConfigError: it does not work with that many workers, or is no rule for workers that
-                have the whole model.
-        """
-        choice = candidate.choice
-        experiment = candidate.applied_to(self.experiment)
-        setting = Setting.of(replace(self._plan, experiment=experiment), choice)
-        if setting is None:
-            raise ConfigError(
-                f"--paradigm {choice.label}: it cuts the model into stages, whose times are not"
-                " known."
-            )
-        if why := experiment.make(choice).infeasible_reason(experiment.worker_count):
-            raise ConfigError(f"--paradigm {choice.label}: {why}.")
-        return setting.with_rounds()
+        """Return what is simulated of a candidate; see `setting_of`."""
+        return setting_of(self._plan, candidate).with_rounds()
 
     def can_run(self, candidate: Candidate) -> bool:
         return not candidate.choice.make().infeasible_reason(len(self.steps))
@@ -129,7 +109,10 @@ class MeasuredRanks:
     def with_batch(self, size: int) -> MeasuredRanks:
         """Return them with other batches, on the same work; the time of a step is proportional."""
         factor = size / self.samples
-        steps = {rank: tuple(s * factor for s in each) for rank, each in self.steps.items()}
+        steps = {
+            rank: tuple(factor * step_s for step_s in seconds)
+            for rank, seconds in self.steps.items()
+        }
         steps_each = max(1, round(self.steps_each / factor))
         return replace(self, steps=steps, batch_size=size, steps_each=steps_each)
 
@@ -143,9 +126,6 @@ def _groups(ranks: list[str]) -> dict[str, list[str]]:
         match = OF_A_GROUP.fullmatch(rank)
         if match is None:
             return {}
-        group = groups.setdefault(match[1], [])
-        if rank != f"{match[1]}-{len(group)}":
-            return {}
-        group.append(rank)
-    in_order = [rank for group in groups.values() for rank in group]
+        groups.setdefault(match[1], []).append(rank)
+    in_order = [f"{name}-{i}" for name, group in groups.items() for i in range(len(group))]
     return groups if in_order == ranks else {}

@@ -1,15 +1,31 @@
-"""A pool of fresh processes that simulate."""
+"""Simulate on several processes."""
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from multiprocessing import get_context
+from typing import TypeVar
 
 from raysync.errors import RunFailed
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def map_on(
+    processes: int, function: Callable[[Item], Result], items: Sequence[Item]
+) -> Iterator[Result]:
+    """Yield the result of each item, in their order; with one process, on this one."""
+    processes = min(processes, len(items))
+    if processes < 2:
+        yield from map(function, items)
+        return
+    with pool(processes) as executor:
+        yield from executor.map(function, items)
 
 
 @contextmanager

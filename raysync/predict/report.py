@@ -13,11 +13,9 @@ from typing import Any
 
 from raysync.predict.advise import RATES, Advice
 from raysync.predict.compared_candidates import ComparedCandidates, Prediction
-from raysync.predict.curves import Axis, Curve, CurvePoint
-from raysync.predict.exchange import Exchange
+from raysync.predict.curves import Axis, Curve
 from raysync.predict.figures import figures_of
 from raysync.predict.intervals import CONFIDENCE, Interval
-from raysync.predict.lone_worker import lone_worker_text
 from raysync.predict.what_if import WhatIf, may_hide_waits, slowest
 from raysync.results.columns import (
     DROPPED,
@@ -40,14 +38,13 @@ from raysync.results.sentences import bottleneck
 from raysync.results.statistics import Estimate
 from raysync.results.tables import Table
 
-BASELINE = "bsp"
-"""What most trainers do: others are compared with it."""
+BASELINE = "bsp"  # what most trainers do: others are compared with it
 SCHEMA = 2
 PAGE = "advice.html"
-LARGER = 1.05
-"""Updates with so many times the samples of BSP's are larger."""
-MOST_BATCHES = 8
-"""The most batch sizes that a cell shows."""
+# the share of the applied pushes from which one worker is said to train nearly alone
+ALONE = 0.9
+LARGER = 1.05  # updates with so many times the samples of BSP's are larger
+MOST_BATCHES = 8  # the most batch sizes that a cell shows
 LEGEND = (
     "±: half of the 95% bootstrap interval over blocks of simulated time; none is given where it is"
     " narrower than the digits shown."
@@ -81,6 +78,8 @@ LOST_HOURS = Column(
     about="hours in which workers waited or computed dropped pushes, summed over all workers and"
     " the whole workload",
 )
+# columns of what a prediction says under their keys
+OF_PREDICTION = (COMPUTING, WAIT, STALENESS, STALENESS_MAX, LEAD, LEAD_MAX, DROPPED, LOST_HOURS)
 
 
 def answer_of(found: WhatIf | Advice) -> Answer:
@@ -123,10 +122,6 @@ def price_of(found: WhatIf | Advice) -> float | None:
     return found.options.price_per_hour if isinstance(found, WhatIf) else None
 
 
-def _names(found: WhatIf | Advice) -> Mapping[str, str]:
-    return found.ranks.names if isinstance(found, WhatIf) else {}
-
-
 # ---- tables ----
 
 
@@ -166,22 +161,18 @@ def paradigm_table(found: WhatIf | Advice) -> Table:
 
 def _row(found: WhatIf | Advice, one: Prediction) -> TableRow:
     price, (_, samples), rate = price_of(found), unit_of(found), one.samples_per_s
-    base = [each for each in found.comparison.predictions if each.label == BASELINE]
-    money = None if price is None else _estimate(one.lost_worker_hours.times(price))
-    return {
-        "rate": _estimate(rate.times(1 / samples)),
+    base = [other for other in found.comparison.predictions if other.label == BASELINE]
+    values = {column.key: getattr(one, column.key) for column in OF_PREDICTION}
+    values |= {
+        "rate": rate.times(1 / samples),
         "factor": rate.value / base[0].samples_per_s.value if base else None,
-        COMPUTING.key: one.computing_fraction,
-        WAIT.key: _estimate(one.wait_fraction),
-        STALENESS.key: _estimate(one.staleness_mean),
-        STALENESS_MAX.key: one.staleness_max,
         "update": round(one.update_samples / samples),
-        LEAD.key: one.lead_mean,
-        LEAD_MAX.key: one.lead_max,
-        DROPPED.key: one.dropped,
         BATCHES.key: _batches(one.shares),
-        LOST_HOURS.key: _estimate(one.lost_worker_hours),
-        "lost_money": money,
+        "lost_money": None if price is None else one.lost_worker_hours.times(price),
+    }
+    return {
+        key: _estimate(value) if isinstance(value, Interval) else value
+        for key, value in values.items()
     }
 
 
@@ -215,27 +206,17 @@ def curve_tables(answer: WhatIf) -> Iterator[Table]:
     """
     unit, samples = unit_of(answer)
     about = f"{unit} per second, and the share of what its ranks can compute"
-
-    for axis, group in groupby(answer.curves, key=lambda curve: curve.axis):
-        of_axis = list(group)
-        columns = [
-            Column(each.candidate.label, each.candidate.label, about=about) for each in of_axis
-        ]
-        rows: dict[str, TableRow] = {
-            axis.label(at): {
-                each.candidate.label: _point_text(point, samples)
-                for each in of_axis
-                for point in each.points
-                if point.at == at
-            }
-            for at in axis.points
-        }
+    for axis, curves in groupby(answer.curves, key=lambda curve: curve.axis):
+        columns = []
+        rows: dict[str, dict[str, str]] = {axis.label(at): {} for at in axis.points}
+        for curve in curves:
+            label = curve.candidate.label
+            columns.append(Column(label, label, about=about))
+            for point in curve.points:
+                rate = ratio_text(point.samples_per_s / samples)
+                text = f"{rate}\N{NO-BREAK SPACE}({point.efficiency:.0%})"
+                rows[axis.label(point.at)][label] = text
         yield Table(axis.noun, columns, rows)
-
-
-def _point_text(point: CurvePoint, samples: int) -> str:
-    rate = ratio_text(point.samples_per_s / samples)
-    return f"{rate}\N{NO-BREAK SPACE}({point.efficiency:.0%})"
 
 
 # ---- sentences ----
@@ -248,19 +229,20 @@ def sentences(found: WhatIf | Advice) -> list[str]:
     comparison, (unit, samples) = found.comparison, unit_of(found)
     first, *fresh = comparison.best
     workers = len(first.applied)
-    rate = with_interval(_estimate(first.samples_per_s.times(1 / samples)), seconds_form)
-    speed = f"{rate} {unit} per second"
+    rate = _estimate(first.samples_per_s.times(1 / samples))
+    speed = f"{with_interval(rate, seconds_form)} {unit} per second"
     if workers == 1:
         parts = [f"One worker waits for nobody: {first.label} makes {speed}."]
     else:
         parts = [f"{first.label} is the fastest: {speed}."]
         parts += [f"Without stale gradients it is {one.label}." for one in fresh]
     parts += _larger_updates(comparison)
-    parts += filter(None, [lone_worker_text(first.label, first.applied)])
-    parts += filter(None, [_alone_text(comparison)])
+    parts += filter(None, [lone_worker_text(first.label, first.applied), _alone_text(comparison)])
     if isinstance(found, WhatIf):
         parts += _slowest_rank(found)
-    parts += _bottlenecks(comparison)
+    for label, diagnosis in comparison.diagnoses.items():
+        summary = {"bottleneck": diagnosis.plain(), "seconds": diagnosis.seconds}
+        parts.append(f"{label}: {bottleneck(summary)}")
     if isinstance(found, WhatIf):
         parts += map(knee_sentence, found.curves)
     return [_named(found, part) for part in parts]
@@ -268,15 +250,16 @@ def sentences(found: WhatIf | Advice) -> list[str]:
 
 def _named(found: WhatIf | Advice, text: str) -> str:
     """Return a text with the user's names of ranks in the place of slots."""
-    names = _names(found)
+    names = found.ranks.names if isinstance(found, WhatIf) else {}
     return re.sub(r"[\w.+-]+-\d+", lambda match: names.get(match[0], match[0]), text)
 
 
 def _larger_updates(comparison: ComparedCandidates) -> Iterator[str]:
     """Say which of the best have larger updates than BSP, and what is the fastest without."""
     plain = comparison.plain
-    for one in comparison.best if plain is not None else ():
-        assert plain is not None, "checked in the line above"
+    if plain is None:
+        return
+    for one in comparison.best:
         most = LARGER * plain.update_samples
         if one.update_samples >= most:
             other = next(
@@ -291,15 +274,33 @@ def _larger_updates(comparison: ComparedCandidates) -> Iterator[str]:
             )
 
 
+def lone_worker_text(label: str, applied: Mapping[str, int]) -> str | None:
+    """Say that one of several workers trains nearly alone; None: none does.
+
+    Args:
+        label: the paradigm.
+        applied: worker -> its pushes that were applied.
+    """
+    total = sum(applied.values())
+    if len(applied) < 2 or not total:
+        return None
+    first = max(applied, key=applied.__getitem__)
+    if applied[first] < ALONE * total:
+        return None
+    return (
+        f"Under {label} that is nearly {first} alone: {applied[first]:,} of {total:,} applied"
+        f" pushes are its own, so the other {len(applied) - 1} hardly take part."
+    )
+
+
 def _alone_text(comparison: ComparedCandidates) -> str | None:
     """Say that one worker alone is faster than all together; None: it is not."""
     first = comparison.best[0]
     for change in comparison.changes:
-        alone = change.what.endswith(" alone")
-        if alone and change.samples_per_s > first.samples_per_s.value:
-            worker = change.what.removeprefix("with ").removesuffix(" alone")
-            factor = ratio_text(change.samples_per_s / first.samples_per_s.value)
-            return f"{worker} alone is faster than all together, {factor} times as fast."
+        factor = change.samples_per_s / first.samples_per_s.value
+        if change.what.endswith(" alone") and factor > 1:
+            alone = change.what.removeprefix("with ")
+            return f"{alone} is faster than all together, {ratio_text(factor)} times as fast."
     return None
 
 
@@ -319,19 +320,11 @@ def _slowest_rank(answer: WhatIf) -> Iterator[str]:
         )
 
 
-def _bottlenecks(comparison: ComparedCandidates) -> Iterator[str]:
-    """Say what limits the best candidates."""
-    for label, diagnosis in comparison.diagnoses.items():
-        seconds = diagnosis.seconds
-        limit = bottleneck({"bottleneck": diagnosis.plain(), "seconds": seconds})
-        yield f"{label}: {limit}"
-
-
 def knee_sentence(curve: Curve) -> str:
     """Return where a curve bends, and what limits it there."""
     axis, label, first = curve.axis, curve.candidate.label, curve.points[0].at
     where = f"{label}: from {axis.phrase(curve.knee or first)} on"
-    high, limit = axis.phrase(curve.points[-1].at), _limit(curve)
+    high, limit = axis.phrase(curve.points[-1].at), curve.limit.removesuffix(" (network.link)")
     if axis.name == "workers":
         rates = [point.samples_per_s for point in curve.points]
         if curve.points[0].at == 1 and len(rates) > 1 and max(rates[1:]) < rates[0]:
@@ -339,16 +332,12 @@ def knee_sentence(curve: Curve) -> str:
         if curve.knee is None:
             return f"{label}: each further worker helps, also of {high}."
         return f"{where} a further one adds little{f'; the limit: {limit}' if limit else ''}."
+    limit = limit or "its links and servers together"
     if curve.knee is None:
         return f"{label}: also with {high} the network matters: {limit}."
     if curve.knee == first:
         return f"{where} the network hardly matters."
     return f"{where} the network hardly matters; before: {limit}."
-
-
-def _limit(curve: Curve) -> str:
-    known = curve.limit.removesuffix(" (network.link)")
-    return known or ("" if curve.axis.name == "workers" else "its links and servers together")
 
 
 # ---- grounds and limits ----
@@ -412,20 +401,16 @@ def _exchange(answer: WhatIf) -> str:
     rate = Axis("link", 1, 1).label(bytes_per_s) if bytes_per_s else "any rate"
     ways = [f"{count} server{'s' * (count > 1)}" for count in exchange.servers]
     own = "".join(f", {rank} of its own" for rank in exchange.of_ranks)
+    calls = ""
+    if exchange.calls:
+        calls = (
+            f" Calls cost what the profile says: {1000 * exchange.link.latency_s:.3g} ms each way,"
+            f" and {1000 * exchange.calls['push_s']:.3g} ms of the coordinator for each push."
+        )
     return (
         f"Gradients of {exchange.vector_bytes:,} bytes travel over links of {rate} ({where} and"
         f" each server{own}), by {', '.join([*ways, *exchange.collectives])}; nothing overlaps with"
-        f" computing.{_calls(exchange)}"
-    )
-
-
-def _calls(exchange: Exchange) -> str:
-    """Say what calls cost where a profile says it."""
-    if not exchange.calls:
-        return ""
-    return (
-        f" Calls cost what the profile says: {1000 * exchange.link.latency_s:.3g} ms each way, and"
-        f" {1000 * exchange.calls['push_s']:.3g} ms of the coordinator for each push."
+        f" computing.{calls}"
     )
 
 
@@ -471,7 +456,7 @@ def as_json(found: WhatIf | Advice) -> str:
             }
             for change in comparison.changes
         ],
-        "limits": {label: each.plain() for label, each in comparison.diagnoses.items()},
+        "limits": {label: diagnosis.plain() for label, diagnosis in comparison.diagnoses.items()},
     }
     return json.dumps(head | body, indent=2, allow_nan=False)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil
@@ -19,18 +19,17 @@ from raysync.emulation.step_time import StepTime
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.engine import driver_of
 
+# the pushes of a worker that show a pace with an interval, and without one
 ROUNDS, FEWEST_ROUNDS = 60, 12
-"""The pushes of a worker that show a pace with an interval, and without one."""
+# the pushes of all workers that show a pace at least, and with an interval at most
 PACED_PUSHES, MOST_PACED = 1_000, 20_000
-"""The pushes of all workers that show a pace at least, and with an interval at most."""
 
 
 @dataclass(frozen=True)
 class Setting:
     training: TrainingPlan
     choice: ParadigmChoice
-    trained: bool = False
-    """Whether the run itself, which is only simulated here, has gradients."""
+    trained: bool = False  # whether the run itself, which is only simulated here, has gradients
 
     @classmethod
     def of(cls, training: TrainingPlan, choice: ParadigmChoice) -> Setting | None:
@@ -139,11 +138,20 @@ class Setting:
     def change_cluster(self, **settings: Any) -> Setting:
         return self.change(cluster=self.experiment.cluster.model_copy(update=settings))
 
-    def change_groups(self, groups: Mapping[str, WorkerGroup]) -> Setting:
-        """Return it with other devices and links of the workers in these slots."""
-        return replace(
-            self, training=replace(self.training, groups={**self.training.groups, **groups})
-        )
+    def change_groups(
+        self, slots: Iterable[str], change: Callable[[str, WorkerGroup], Mapping[str, Any]]
+    ) -> Setting:
+        """Return it with other devices and links of some workers.
+
+        Args:
+            slots: of these workers.
+            change: from a slot and its group to what differs.
+        """
+        own = {
+            slot: self.groups[slot].model_copy(update=change(slot, self.groups[slot]))
+            for slot in slots
+        }
+        return replace(self, training=replace(self.training, groups={**self.groups, **own}))
 
     def seconds(self) -> float | None:
         """Simulate it; return the seconds of its work, or None if it does not finish."""

@@ -23,10 +23,8 @@ from raysync.record.push_rows import PushRow
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.engine import driver_of
 
-BLOCKS = 30
-"""The blocks of time that a run is cut into, at most."""
-STEPS_A_BLOCK = 10
-"""The pushes of a worker in a block, at least, on average."""
+BLOCKS = 30  # the blocks of time that a run is cut into, at most
+STEPS_A_BLOCK = 10  # the pushes of a worker in a block, at least, on average
 Floats = NDArray[np.float64]
 
 
@@ -34,32 +32,22 @@ Floats = NDArray[np.float64]
 class Blocks:
     """Sums over blocks of time, each an array of shape (blocks,)."""
 
-    phase: NDArray[np.int64]
-    """The number of switches before the block."""
+    phase: NDArray[np.int64]  # the number of switches before the block
     seconds: Floats
     samples: Floats
-    wait_s: Floats
-    """The waits, all workers together, of pushes that arrived in it."""
-    lost_s: Floats
-    """The waits, and the computing of pushes that were dropped."""
-    applied: Floats
-    """The pushes that were applied."""
-    staleness: Floats
-    """Their staleness, summed up."""
+    wait_s: Floats  # the waits, all workers together, of pushes that arrived in it
+    lost_s: Floats  # the waits, and the computing of pushes that were dropped
+    applied: Floats  # the pushes that were applied
+    staleness: Floats  # their staleness, summed up
 
 
 @dataclass(frozen=True)
 class Simulation:
-    summary: dict[str, Any]
-    """The measures, under the keys of `summary.json`."""
-    shares: dict[str, int]
-    """Slot -> the samples of its last iteration."""
-    lead_mean: float
-    """The mean lead at a release, in clocks."""
-    lost_s: float
-    """The workers' seconds of waiting, and of computing pushes that were dropped."""
-    waiting: dict[str, float]
-    """Slot -> the share of its time that it waits."""
+    summary: dict[str, Any]  # the measures, under the keys of `summary.json`
+    shares: dict[str, int]  # slot -> the samples of its last iteration
+    lead_mean: float  # the mean lead at a release, in clocks
+    lost_s: float  # the workers' seconds of waiting, and of computing pushes that were dropped
+    waiting: dict[str, float]  # slot -> the share of its time that it waits
     blocks: Blocks | None
 
     @property
@@ -111,18 +99,18 @@ class _Log:
     """What happened when, as parallel arrays."""
 
     shares: dict[str, int]
+    # when each push arrived; the next three arrays are of these pushes, too
     pushed_at: array[float] = field(default_factory=_doubles)
-    """When each push arrived; the next three arrays are of these pushes, too."""
     leads: array[float] = field(default_factory=_doubles)
     wait_s: array[float] = field(default_factory=_doubles)
+    # the wait of a push and, if it was dropped, its computing
     lost_s: array[float] = field(default_factory=_doubles)
-    """The wait of a push and, if it was dropped, its computing."""
+    # when each push was applied; the next two arrays are of applied pushes, too
     applied_at: array[float] = field(default_factory=_doubles)
-    """When each push was applied; the next two arrays are of applied pushes, too."""
     samples: array[float] = field(default_factory=_doubles)
     staleness: array[float] = field(default_factory=_doubles)
+    # when each update was made; the next array is of updates, too
     updated_at: array[float] = field(default_factory=_doubles)
-    """When each update was made; the next array is of updates, too."""
     samples_before: array[float] = field(default_factory=_doubles)
     switched_at: array[float] = field(default_factory=_doubles)
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean, median_low
 
 from raysync.config import ParadigmChoice
 from raysync.config.table_columns import listed
-from raysync.predict.candidates import candidates_of, standard_paradigms
+from raysync.predict.candidates import Candidate, candidates_of, standard_paradigms
 from raysync.predict.compared_candidates import (
     ComparedCandidates,
+    Prediction,
     Show,
     compare,
-    predict_all,
     with_wire,
 )
 from raysync.predict.curves import Axis, Curve, check_axes, curves
@@ -24,24 +24,21 @@ from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.simulation import STEPS_A_BLOCK
 from raysync.predict.step_times.rank_step_times import RankStepTimes
 
-ALIKE = 1.02
-"""Ranks whose mean steps differ by at most this factor are equally slow."""
+ALIKE = 1.02  # ranks whose mean steps differ by at most this factor are equally slow
 
 
 @dataclass(frozen=True)
 class PredictionOptions:
     """Assumptions of a prediction beside the step times."""
 
+    # the samples of a step; None: as the source says, or unknown: then steps are counted
     batch_size: int | None = None
-    """The samples of a step; None: as the source says, or unknown: then steps are counted."""
+    # the workload, in steps a rank on average; None: as many as the shortest rank has
     steps: int | None = None
-    """The workload, in steps a rank on average; None: as many as the shortest rank has."""
-    price_per_hour: float | None = None
-    """The price of one worker, in any currency."""
+    price_per_hour: float | None = None  # the price of one worker, in any currency
     processes: int = 1
     exchange: Exchange | None = None
-    axes: tuple[Axis, ...] = ()
-    """The axes of the curves of the best few."""
+    axes: tuple[Axis, ...] = ()  # the axes of the curves of the best few
 
 
 @dataclass(frozen=True)
@@ -86,10 +83,11 @@ def predict(
     check_axes(ranks, options.axes)
     tried = choices or standard_paradigms(len(times.steps))
     candidates = candidates_of(tried, options.exchange)
-    predictions = predict_all(ranks, candidates, options.processes, show)
-    coded = [] if choices else list(with_wire(ranks, predictions))
-    predictions += predict_all(ranks, coded, options.processes, show)
-    comparison = compare(ranks, predictions, options.processes)
+
+    def refined(found: Sequence[Prediction]) -> Iterable[Candidate]:
+        return () if choices else with_wire(ranks, found)
+
+    comparison = compare(ranks, candidates, refined, options.processes, show)
     followed = [one.candidate for one in comparison.followed]
     return WhatIf(
         times=times,

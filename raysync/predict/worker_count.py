@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
@@ -48,12 +49,12 @@ def without(setting: Setting, slots: Collection[str]) -> Setting | None:
     faults, traces and places on nodes stay with them.
     """
     names: dict[str, str] = {}  # slot of a worker that is left -> its new slot
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for slot in setting.groups:
         if slot not in slots:
             group = Slot(slot).group
-            counts[group] = counts.get(group, 0) + 1
-            names[slot] = worker_slot(group, counts[group] - 1)
+            names[slot] = worker_slot(group, counts[group])
+            counts[group] += 1
     before = setting.experiment
     cluster = before.cluster
     servers = 1 if cluster.server_placement == "apart" else cluster.server_shards

@@ -18,9 +18,9 @@ from raysync.predict.advise import PlannedTraining, advise, finalists
 from raysync.predict.candidates import Candidate
 from raysync.predict.exchange import Exchange
 from raysync.predict.intervals import Interval
-from raysync.predict.remedies import growth
 from raysync.predict.setting import Setting
 from raysync.predict.step_times.rank_step_times import RankStepTimes
+from raysync.predict.variations import other_clusters
 from raysync.training.preparation import prepare
 from tests.builders.files import write
 from tests.builders.messages import tells
@@ -124,7 +124,7 @@ def test_bandwidth_and_servers():
     network = {"link": {"bandwidth_bytes_per_s": 1e4}, "server_bandwidth_bytes_per_s": 1e4}
     workers = [{"name": "gpu", "count": 2, "step_s": 0.001}]
     setting = planned(network=network, workers=workers).setting(candidate())
-    changes = {name: changed.seconds() for name, changed in growth(setting)}
+    changes = {each.what: each.setting.seconds() for each in other_clusters(setting)}
     now = setting.seconds()
     assert now / changes["with twice the bandwidth"] == pytest.approx(2, rel=0.01)
     assert now / changes["with another server"] > 1.3

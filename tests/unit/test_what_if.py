@@ -24,12 +24,12 @@ from raysync.predict import compared_candidates, report, what_if as prediction
 from raysync.predict.candidates import Candidate, paradigms_in, standard_paradigms
 from raysync.predict.exchange import Exchange
 from raysync.predict.intervals import ratio
-from raysync.predict.lone_worker import lone_worker_text
 from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.processes import pool
-from raysync.predict.remedies import server_choices
+from raysync.predict.report import lone_worker_text
 from raysync.predict.simulation import Blocks, simulate
 from raysync.predict.step_times.rank_step_times import RankStepTimes, read
+from raysync.predict.variations import server_choices
 from raysync.predict.what_if import PredictionOptions, predict
 from raysync.record.measures import Measures
 from raysync.results.figures.colours import painted

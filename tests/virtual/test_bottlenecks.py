@@ -11,8 +11,8 @@ from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Entry
 from raysync.predict.diagnosis import PUSHES, SHARE, TRAINED_SHARE, bottleneck_of_run, diagnose
-from raysync.predict.remedies import changes
 from raysync.predict.setting import Setting
+from raysync.predict.variations import remedies as changes
 from raysync.predict.worker_count import without
 from raysync.results.sentences import best_change, bottleneck, describe_bottlenecks
 from raysync.running.engines import engine_for

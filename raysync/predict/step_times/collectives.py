@@ -1,12 +1,12 @@
 """The time in which a profiled rank does nothing but communicate: mostly it waits for other ranks.
 
 Under DistributedDataParallel a step ends with an all-reduce, so every rank's step lasts as long as
-that of the slowest. What a rank computes is the rest: without the time in which a collective runs
+the slowest one's. What a rank computes is the rest: without the time in which a collective runs
 and no other work does. Work is what the GPU computes and copies; in a trace without GPU, the
 operators of ATen.
 
 An event is a collective if torch marks it as one (it writes the collective's name, whatever the
-backend), or if its name has that of a library of collectives, or of a collective.
+backend), or if its name has the name of a library of collectives, or of a collective.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import numpy as np
 from raysync.predict.step_times.time_spans import Numbers, TimeSpans
 from raysync.predict.step_times.trace_files import TraceEvent
 
+# what torch writes among the `args` of a collective, with its size and its group
 NAME = "Collective name"
-"""What torch writes among the `args` of a collective, with its size and its group."""
 LIBRARY = (
     # NCCL, and libraries with names like it (RCCL, HCCL, XCCL, oneCCL, ncclx), but not: occlusion
     r"(?<![a-z])_?(?:[a-z]{0,3}ccl(?!u)"
@@ -34,29 +34,29 @@ COLLECTIVES = (
     # reductions of one GPU's threads have such names, too
     r"(?<!warp)(?<!block)(?:all[-_ ]?(?:reduce|gather|to[-_ ]?all)|reduce[-_ ]?scatter)"
 )
+# a collective in the name of a kernel: `ncclDevKernel_AllReduce...`, `hcom_allReduce__1`
 KERNEL = re.compile(f"{LIBRARY}|{COLLECTIVES}", re.IGNORECASE)
-"""A collective in the name of a kernel: `ncclDevKernel_AllReduce...`, `hcom_allReduce__1`."""
+# a collective in the name of another event: `gloo:all_reduce`, `mine:broadcast`
 RANGE = re.compile(
     rf"{LIBRARY}|{COLLECTIVES}"
     r"|^[\w.-]+:_?(?:broadcast|reduce|gather|scatter|send|recv|barrier)(?![a-z])",
     re.IGNORECASE,
 )
-"""A collective in the name of another event: `gloo:all_reduce`, `mine:broadcast`."""
+# what collectives are called that reduce nothing, unless it says `reduce`, too
 NO_REDUCTION = re.compile(
     r"gather|scatter|broadcast|bcast|all_?to_?all|send|recv|barrier|permute", re.IGNORECASE
 )
-"""What collectives are called that reduce nothing, unless it says `reduce`, too."""
+# categories of events that have the name of what they call, but last longer or shorter
 CALLS = ("python_function", "cuda_runtime", "cuda_driver")
-"""Categories of events that have the name of what they call, but last longer or shorter."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_CPU = "aten::"
+# the bytes of an element, by both names that torch has for its type
 BYTES = {
     **dict.fromkeys(("byte", "char", "bool", "uint8", "int8"), 1),
     **dict.fromkeys(("half", "bfloat16", "float16", "short", "int16"), 2),
     **dict.fromkeys(("float", "float32", "int", "int32"), 4),
     **dict.fromkeys(("double", "float64", "long", "int64"), 8),
 }
-"""The bytes of an element, by both names that torch has for its type."""
 
 
 class Group(NamedTuple):
@@ -70,8 +70,7 @@ class Collective(NamedTuple):
     reduces: bool
     scatters: bool
     group: Group
-    name: str
-    """The name of the group, which may be another one on other ranks; "": unknown."""
+    name: str  # the name of the group, which may be another one on other ranks; "": unknown
 
     @property
     def label(self) -> str:
@@ -82,10 +81,10 @@ class Collective(NamedTuple):
 class DeviceActivity:
     def __init__(self) -> None:
         self.work, self.collectives = TimeSpans(), TimeSpans()
+        # the begins in microseconds, and the bytes; 0: unknown
         self._moved: dict[Collective, tuple[array[float], array[float]]] = defaultdict(
             lambda: (array("d"), array("d"))
         )
-        """The begins in microseconds, and the bytes; 0: unknown."""
 
     def add_collective(self, begin_us: float, us: float, name: str, marks: TraceEvent) -> None:
         self.collectives.add(begin_us, begin_us + us)

@@ -11,8 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-LARGEST_VALUE = 1 << 24
-"""The most characters of a value."""
+LARGEST_VALUE = 1 << 24  # the most characters of a value
 SPACE = re.compile(r"[\s,:]*")
 # whole numbers become floats: an int can have any number of digits
 DECODE = json.JSONDecoder(strict=False, parse_int=float).raw_decode
@@ -27,8 +26,7 @@ class JsonStream:
 
     def __init__(self, blocks: Iterator[str]) -> None:
         self._blocks, self._text, self._at = blocks, "", 0
-        self.line = 1
-        """The line in which the buffered text begins."""
+        self.line = 1  # the line in which the buffered text begins
 
     def peek(self) -> str:
         """Return the first character of the next value or bracket; empty: the end."""

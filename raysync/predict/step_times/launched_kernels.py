@@ -13,8 +13,8 @@ import numpy as np
 from raysync.predict.step_times.time_spans import Numbers
 from raysync.predict.step_times.trace_files import TraceEvent
 
+# how categories of events end that launch kernels: cuda_runtime, cuda_driver, xpu_runtime
 LAUNCHING = ("_runtime", "_driver")
-"""How categories of events end that launch kernels: cuda_runtime, cuda_driver, xpu_runtime."""
 
 
 class LaunchedKernels:
@@ -43,7 +43,10 @@ class LaunchedKernels:
             ends: of the same.
         """
         numbers, kernel_begins, kernel_ends = np.array(self._kernels).reshape(-1, 3).T
-        step = self._step_of_launch(numbers, begins, ends)
+        launches = dict(zip(self._launches[::2], self._launches[1::2], strict=True))
+        at = np.array([launches.get(number, -inf) for number in numbers])
+        step = np.searchsorted(begins, at, side="right") - 1
+        step = np.where((step >= 0) & (at < ends[step]), step, -1)  # -1: no step launched it
         last_ends = np.full(len(begins) + 1, -inf)  # at the end, of kernels of no step
         np.maximum.at(last_ends, step, kernel_ends)
         last_ends = np.maximum.accumulate(last_ends[:-1])
@@ -52,12 +55,3 @@ class LaunchedKernels:
         earlier = kernel_ends[kernel_begins < own.min()] if own.size else own
         before = np.r_[earlier.max(initial=-inf), last_ends[:-1]]
         return np.maximum(begins, before), np.maximum(ends, last_ends)
-
-    def _step_of_launch(
-        self, kernels: Numbers, begins: Numbers, ends: Numbers
-    ) -> np.ndarray[tuple[int], np.dtype[np.intp]]:
-        """Return the index of the step that launched each kernel; -1: none."""
-        launches = dict(zip(self._launches[::2], self._launches[1::2], strict=True))
-        at = np.array([launches.get(number, -inf) for number in kernels])
-        step = np.searchsorted(begins, at, side="right") - 1
-        return np.where((step >= 0) & (at < ends[step]), step, -1)

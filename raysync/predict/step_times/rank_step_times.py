@@ -32,11 +32,9 @@ FORMATS = (
     " traces (.json, .json.gz, .json.zst; one a rank), a Ray timeline (.json), or a"
     " run folder"
 )
+# a first step is left out that is so many times as long as the middle one of its rank's others;
+# there must be at least so many, and it is longer than each
 FAR, FEWEST_OTHERS = 5.0, 3
-"""A first step is left out that is so many times as long as its rank's others.
-
-That is as the middle one of them; there must be at least so many, and it is longer than each.
-"""
 JOURNAL = "journal.jsonl"
 
 Show = Callable[[int, int], object]
@@ -47,21 +45,18 @@ class RankStepTimes:
     """The seconds of each rank's steps."""
 
     source: str
-    steps: Steps
-    """Rank -> the seconds of its steps, in their order."""
+    steps: Steps  # rank -> the seconds of its steps, in their order
     batch_size: int | None = None
-    remarks: tuple[str, ...] = ()
-    """What the user should know of them."""
+    remarks: tuple[str, ...] = ()  # what the user should know of them
+    # whether a step may include waiting for other ranks, as far as the source says
     may_wait: bool = False
-    """Whether a step may include waiting for other ranks, as far as the source says."""
+    # the bytes of the gradients of an exchange, where the source says it
     exchanged_bytes: int | None = None
-    """The bytes of the gradients of an exchange, where the source says it."""
+    # the steps from an exchange to the next: more than one where gradients accumulate
     steps_per_exchange: int = 1
-    """The steps from an exchange to the next: more than one where gradients accumulate."""
+    # rank -> the mean seconds a step in which it did nothing but communicate, which are not in
+    # `steps`; None: unknown
     exposed_s: Mapping[str, float] | None = None
-    """Rank -> the mean seconds a step in which it did nothing but communicate, which are not in
-    `steps`; None: unknown.
-    """
 
     @property
     def shortest(self) -> int:
@@ -90,8 +85,8 @@ def read(
     """Read the step times in files.
 
     Args:
-        names: paths; several are tables, or traces of torch's profiler. A folder is that of a run,
-            which can also be a URI, or one of the profiler's traces.
+        names: paths; several are tables, or traces of torch's profiler. A folder belongs to a run,
+            which can also be a URI, or has the profiler's traces.
         event: of a Ray timeline, the method whose calls are the steps: `Trainer.step`.
         show: called while traces are read, with the bytes read so far, and all bytes.
         columns: of tables, what is in which column: `worker=host,seconds=took,unit=ms`.
@@ -126,7 +121,7 @@ def _read_any(
         return _of_record(first)
     if len(paths) == 1:
         [path] = paths
-        if path.is_dir() and (path / JOURNAL).is_file():
+        if (path / JOURNAL).is_file():
             return _of_record(first)
         if path.name == JOURNAL:
             return _of_record(str(path.parent))
@@ -174,7 +169,7 @@ def _of_traces(paths: Sequence[Path], event: str | None, show: Show) -> RankStep
         raise ConfigError("--event: applies only to a Ray timeline; other traces mark their steps.")
     if kind == "torch":
         profiles = read_profiles(
-            ((trace, each.torch) for trace, each in chain([(first, reader)], traces)),
+            ((trace, other.torch) for trace, other in chain([(first, reader)], traces)),
             ranks_of(paths),
         )
         source = f"{len(paths)} trace{'s' * (len(paths) > 1)} of torch's profiler"
@@ -268,7 +263,7 @@ def _without_first(times: RankStepTimes) -> RankStepTimes:
         f" ({longest}: {seconds:.3g} s, and then {median(others):.3g} s), as where it compiles; the"
         " first step of every rank is left out."
     )
-    steps = {rank: each[1:] for rank, each in times.steps.items()}
+    steps = {rank: steps[1:] for rank, steps in times.steps.items()}
     return replace(times, steps=steps, remarks=(*times.remarks, remark))
 
 

@@ -16,17 +16,16 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.predict.step_times.trace_files import TraceEvent, seconds_of
 
 TASK, EXECUTION = "task::", "task:execute"
-RankProcess = tuple[str, str]
-"""A node, and the process of a worker on it."""
+RankProcess = tuple[str, str]  # a node, and the process of a worker on it
 FIELDS = ("ts", "dur")
 
 
 class RayTimeline:
     def __init__(self) -> None:
+        # method -> process -> the events of its tasks
         self.calls: dict[str, dict[RankProcess, list[TraceEvent]]] = defaultdict(
             lambda: defaultdict(list)
         )
-        """Method -> process -> the events of its tasks."""
         self._executions: dict[RankProcess, list[TraceEvent]] = defaultdict(list)
 
     def add(self, event: TraceEvent) -> None:

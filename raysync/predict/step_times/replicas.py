@@ -13,19 +13,18 @@ from collections.abc import Iterable, Mapping, Set as AbstractSet
 from raysync.errors import ConfigError
 from raysync.predict.step_times.collectives import Collective, Group
 
-Moved = Mapping[Collective, float]
-"""Collective -> the bytes that it moved; 0: unknown."""
+Moved = Mapping[Collective, float]  # collective -> the bytes that it moved; 0: unknown
+# reductions with a smaller share of what a rank moves are of measures, not of gradients
 LITTLE = 0.01
-"""Reductions with a smaller share of what a rank moves are of measures, not of gradients."""
+# what groups are called whose ranks share a model, unless it says data, too
 OF_ONE_MODEL = re.compile(r"(?<![a-z])(tp|pp|tensor|pipe\w*|stages?)(?![a-z])", re.IGNORECASE)
 OF_DATA = re.compile(r"(?<![a-z])(dp|data)(?![a-z])", re.IGNORECASE)
-"""What groups are called whose ranks share a model, unless it says data, too."""
 REPLICAS = "only ranks that have the whole model each, and reduce all of its gradients, can be"
 
 
 def reduced(moved: Moved, groups: AbstractSet[Group]) -> float:
     """Return the bytes that are reduced in some groups; 0: none, or unknown."""
-    return sum(size for each, size in moved.items() if each.reduces and each.group in groups)
+    return sum(size for one, size in moved.items() if one.reduces and one.group in groups)
 
 
 def groups_of_gradients(
@@ -51,9 +50,9 @@ def groups_of_gradients(
                 f" pipeline; {REPLICAS} compared. Where gradients accumulate, profile more steps."
             )
         return frozenset()
-    of_gradients = {each.group: each for each in sizes}
+    of_gradients = {one.group: one for one in sizes}
     for rank, moved in ranks.items():
-        missing = of_gradients.keys() - {each.group for each in moved if each.reduces}
+        missing = of_gradients.keys() - {one.group for one in moved if one.reduces}
         if missing:
             raise ConfigError(
                 f"{rank}: its trace has no reduction in {of_gradients[min(missing)].label}, as that"
@@ -79,11 +78,11 @@ def _summed(moved: Iterable[Moved]) -> dict[Collective, float]:
 
 def _of_gradients(moved: Moved) -> dict[Collective, float]:
     """Return the reductions that are large enough, or all, if no size is known."""
-    found = {each: size for each, size in moved.items() if each.reduces}
+    found = {one: size for one, size in moved.items() if one.reduces}
     total = sum(found.values())
     if total and total < LITTLE * sum(moved.values()):
         return {}
-    return {each: size for each, size in found.items() if size >= LITTLE * total}
+    return {one: size for one, size in found.items() if size >= LITTLE * total}
 
 
 def _of_shards(sizes: Moved, world_size: int | None) -> Collective | None:
@@ -103,12 +102,12 @@ def _of_shards(sizes: Moved, world_size: int | None) -> Collective | None:
 def _of_one_model(sizes: Moved, count: int, world_size: int | None) -> Collective | None:
     """Return the largest reduction that is not with all ranks."""
     # several groups have other ranks, unless each has all
-    several = len({(each.group, each.name) for each in sizes}) > 1
-    least = max(count, world_size or max(each.group.ranks for each in sizes)) if several else count
+    several = len({(one.group, one.name) for one in sizes}) > 1
+    least = max(count, world_size or max(one.group.ranks for one in sizes)) if several else count
     found = [
-        each
-        for each in sizes
-        if 0 < each.group.ranks < least
-        or (OF_ONE_MODEL.search(each.group.about) and not OF_DATA.search(each.group.about))
+        one
+        for one in sizes
+        if 0 < one.group.ranks < least
+        or (OF_ONE_MODEL.search(one.group.about) and not OF_DATA.search(one.group.about))
     ]
     return max(found, key=lambda collective: sizes[collective], default=None)

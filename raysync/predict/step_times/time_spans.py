@@ -1,4 +1,4 @@
-"""Spans of time, of which only the union is kept."""
+"""The union of spans of time."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
-AT_ONCE = 100_000
-"""The spans that are added to a union before the next one is formed."""
+AT_ONCE = 100_000  # the spans that are added to a union before the next one is formed
 
 
 class TimeSpans:

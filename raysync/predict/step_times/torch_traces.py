@@ -1,6 +1,6 @@
 """Step times in traces of torch's profiler: `ProfilerStep#N`, from a `prof.step()` to the next.
 
-On a GPU from the end of the step before to that of the last kernel that it launched.
+On a GPU a step ends with the last kernel that it launched, and begins where the one before ends.
 """
 
 from __future__ import annotations
@@ -28,10 +28,9 @@ NO_STEPS = (
     "it has no events ProfilerStep#N: give torch.profiler a schedule, and call prof.step() in the"
     " loop"
 )
-LITTLE = 0.01
-"""If communication has a smaller share of a step, it was hardly recognised."""
+LITTLE = 0.01  # if communication has a smaller share of a step, it was hardly recognised
+# a step that reduces a smaller share of what others do exchanges measures, and no gradients
 MUCH = 0.1
-"""A step that reduces a smaller share of what others do exchanges measures, and no gradients."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +44,9 @@ class ProfiledStep:
 @dataclass
 class ProfiledRank:
     steps: dict[int, ProfiledStep] = field(default_factory=dict)
-    world_size: int | None = None
-    """The ranks of its program, where the trace says it."""
+    world_size: int | None = None  # the ranks of its program, where the trace says it
+    # the begin of the first and the end of the last step of each trace, since 1970, if known
     spans_us: list[tuple[float, float]] = field(default_factory=list)
-    """The begin of the first and the end of the last step of each trace, since 1970, if known."""
 
     @property
     def exposed_s(self) -> float:
@@ -64,8 +62,7 @@ class ProfiledRank:
 class Profiles:
     steps: Steps
     remarks: tuple[str, ...]
-    may_wait: bool
-    """Whether hardly anything was found in which ranks wait for each other."""
+    may_wait: bool  # whether hardly anything was found in which ranks wait for each other
     exchanged_bytes: int | None
     steps_per_exchange: int
     exposed_s: Mapping[str, float]
@@ -142,14 +139,7 @@ def read_profiles(
         reader.add_to(found[name], name, trace)
     ranks = {name: found[name] for name in sorted(found, key=by_number)}
     numbers = _common_steps(ranks)
-    remarks = [*_early(ranks, numbers), *_gaps(numbers), *_apart(ranks)]
-    shares = [rank.exposed_share for rank in ranks.values()]
-    if max(shares) > 0:
-        span = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
-        remarks.append(
-            f"Ranks did nothing but communicate for {span} of their time, mostly waiting for"
-            " others; step times do not include it."
-        )
+    remarks = list(_remarks(ranks, numbers))
     moved = {name: [rank.steps[n].moved for n in numbers] for name, rank in ranks.items()}
     worlds = [rank.world_size for rank in ranks.values() if rank.world_size is not None]
     groups = groups_of_gradients(moved, max(worlds, default=None))
@@ -159,7 +149,7 @@ def read_profiles(
     return Profiles(
         steps={name: tuple(rank.steps[n].seconds for n in numbers) for name, rank in ranks.items()},
         remarks=tuple(remarks),
-        may_wait=max(shares) < LITTLE,
+        may_wait=max(rank.exposed_share for rank in ranks.values()) < LITTLE,
         exchanged_bytes=size,
         steps_per_exchange=every,
         exposed_s={name: rank.exposed_s for name, rank in ranks.items()},
@@ -174,9 +164,9 @@ def _exchanges(
     Raises:
         ConfigError: there is one exchange in several steps.
     """
-    sizes = np.array([[reduced(each, groups) for each in steps] for steps in moved.values()])
+    sizes = np.array([[reduced(step, groups) for step in steps] for steps in moved.values()])
     if not sizes.any():
-        seen = [[any(each.reduces for each in step) for step in steps] for steps in moved.values()]
+        seen = [[any(one.reduces for one in step) for step in steps] for steps in moved.values()]
         [at] = np.nonzero(np.any(seen, axis=0))
     else:
         [at] = np.nonzero(sizes.max(axis=0) >= MUCH * sizes.max())
@@ -206,7 +196,7 @@ def _common_steps(ranks: Mapping[str, ProfiledRank]) -> list[int]:
     for name, rank in ranks.items():
         for number in numbers:
             if number not in rank.steps:
-                other = next(each for each in ranks if number in ranks[each].steps)
+                other = next(rank for rank in ranks if number in ranks[rank].steps)
                 raise ConfigError(
                     f"{name}: ProfilerStep#{number} is missing, which {other} has; profile all"
                     " ranks with the same schedule."
@@ -214,7 +204,7 @@ def _common_steps(ranks: Mapping[str, ProfiledRank]) -> list[int]:
     return numbers
 
 
-def _early(ranks: Mapping[str, ProfiledRank], numbers: Sequence[int]) -> Iterator[str]:
+def _remarks(ranks: Mapping[str, ProfiledRank], numbers: Sequence[int]) -> Iterator[str]:
     last = max(max(rank.steps) for rank in ranks.values())
     stopped = [name for name, rank in ranks.items() if max(rank.steps) < last]
     if stopped:
@@ -222,21 +212,25 @@ def _early(ranks: Mapping[str, ProfiledRank], numbers: Sequence[int]) -> Iterato
             f"{listed(stopped)} stopped before ProfilerStep#{last}, the last step of others, so"
             f" only steps up to {numbers[-1]} are used."
         )
-
-
-def _gaps(numbers: Sequence[int]) -> Iterator[str]:
     gaps = sum(after != before + 1 for before, after in pairwise(numbers))
     if gaps:
         yield (
             f"The profiler paused {gaps} time{'s' * (gaps > 1)} between steps {numbers[0]} and"
             f" {numbers[-1]}: the steps around a pause are taken to follow each other."
         )
+    if all(rank.spans_us for rank in ranks.values()):
+        yield from _apart(ranks)
+    shares = [rank.exposed_share for rank in ranks.values()]
+    if max(shares) > 0:
+        span = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
+        yield (
+            f"Ranks did nothing but communicate for {span} of their time, mostly waiting for"
+            " others; step times do not include it."
+        )
 
 
 def _apart(ranks: Mapping[str, ProfiledRank]) -> Iterator[str]:
     """Say which two ranks are furthest from running at the same time."""
-    if not all(rank.spans_us for rank in ranks.values()):
-        return
     begins = {name: min(begin for begin, _ in rank.spans_us) for name, rank in ranks.items()}
     ends = {name: max(end for _, end in rank.spans_us) for name, rank in ranks.items()}
     early, late = min(ends, key=ends.__getitem__), max(begins, key=begins.__getitem__)

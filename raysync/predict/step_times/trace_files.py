@@ -18,12 +18,10 @@ from raysync.predict.step_times import json_stream
 PACKED = {".gz": "gzip", ".zst": "zstd"}
 SUFFIXES = (".json", *(f".json{suffix}" for suffix in PACKED))
 BLOCK_BYTES = 1 << 20
-DEEPEST = 4
-"""The levels of folders that are searched for traces."""
+DEEPEST = 4  # the levels of folders that are searched for traces
 MOST_FILES = 10_000
 ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
-SINCE_EPOCH_US = 1e15
-"""Larger times count from 1970; smaller ones would be before September 2001."""
+SINCE_EPOCH_US = 1e15  # larger times count from 1970; smaller ones would be before September 2001
 
 US = 1e-6
 TraceEvent = dict[str, Any]
@@ -196,12 +194,12 @@ def traces_in(folder: Path) -> list[Path]:
 
 # ---- which files are of one rank ----
 
+# what torch puts behind the name of a worker: when it wrote the trace (a part of an address has
+# three digits at most), and what it is
 WRITTEN_AT = re.compile(r"(\.\d{4,})?\.pt\.trace$")
-"""What torch puts behind the name of a worker: when it wrote the trace (a part of an address has
-three digits at most), and what it is."""
 RANK = re.compile(r"(?:trace[_.-]?)?rank[_.-]?(\d+)(?:[_.-]?trace)?", re.I)
+# a folder that is called after a rank or a part of a cluster; others are times of profiling
 PLACE = re.compile(r"(rank|node|host|worker|machine|gpu|pod)[_.-]?\w*\d+", re.I)
-"""A folder that is called after a rank or a part of a cluster; others are times of profiling."""
 NO_RANK = ("trace", "profile", "timeline", "")
 
 
@@ -217,10 +215,10 @@ def ranks_of(traces: Iterable[Path]) -> dict[Path, str]:
 
 
 def _rank_in_name(path: Path, above: set[Path]) -> str:
-    folders = [each.name for each in reversed(path.absolute().parents) if each not in above]
-    name = re.sub(r"\.(gz|zst)$", "", path.name, flags=re.I)
-    name = WRITTEN_AT.sub("", re.sub(r"\.json$", "", name, flags=re.I))
-    parts = [each for each in folders if PLACE.fullmatch(each)]
-    if name.lower() not in NO_RANK or not parts:
-        parts.append(name)
-    return " ".join(f"rank{int(m[1])}" if (m := RANK.fullmatch(each)) else each for each in parts)
+    folders = [folder.name for folder in reversed(path.absolute().parents) if folder not in above]
+    own = re.sub(r"\.(gz|zst)$", "", path.name, flags=re.I)
+    own = WRITTEN_AT.sub("", re.sub(r"\.json$", "", own, flags=re.I))
+    parts = [name for name in folders if PLACE.fullmatch(name)]
+    if own.lower() not in NO_RANK or not parts:
+        parts.append(own)
+    return " ".join(f"rank{int(m[1])}" if (m := RANK.fullmatch(name)) else name for name in parts)
