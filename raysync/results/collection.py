@@ -39,16 +39,14 @@ CODE_DIGITS = 8  # of a hash of code, in labels
 @dataclass(frozen=True)
 class CollectedRun:
     record: RunRecord
-    paradigm: str
-    """The label in tables: `ssp(staleness=3)`."""
+    paradigm: str  # the label in tables: `ssp(staleness=3)`
     seed: int
+    # the settings that differ from other runs, without paradigm and seed: `model=lenet,
+    # profile=8-k80`
     scenario: str = ""
-    """The settings that differ from other runs, without paradigm and seed: `model=lenet,
-    profile=8-k80`."""
-    ended: RunEnd | None = None
-    """How it ended, where its sweep knows more than its record."""
+    ended: RunEnd | None = None  # how it ended, where its sweep knows more than its record
+    # the share of its time in which it shared cores with others on a real clock; None: none
     shared_share: float | None = None
-    """The share of its time in which it shared cores with others on a real clock; None: none."""
 
     @cached_property
     def started_at(self) -> float:
@@ -114,8 +112,7 @@ class FailedTrial:
     paradigm: str
     seed: int
     error: str
-    by: str = ERROR
-    """What ended it, as in `RunEnd.by`."""
+    by: str = ERROR  # what ended it, as in `RunEnd.by`
 
     @property
     def end(self) -> RunEnd:
@@ -134,13 +131,11 @@ def _label(scenario: str, paradigm: str, seed: int) -> str:
 class Criteria:
     """The criteria that judge the runs of a scenario."""
 
-    metric: PrimaryMetric | None
-    """The quality of a model; None: none was trained (`timing: only`)."""
+    metric: PrimaryMetric | None  # the quality of a model; None: none was trained (`timing: only`)
     target: Target | None
-    last: int = 1
-    """The evaluations whose mean is the final quality."""
+    last: int = 1  # the evaluations whose mean is the final quality
+    # final qualities that differ by less are equally good; None: nobody said
     margin: float | None = None
-    """Final qualities that differ by less are equally good; None: nobody said."""
 
     @property
     def final_key(self) -> str | None:
@@ -155,21 +150,18 @@ class Criteria:
 
 @dataclass(frozen=True)
 class Collection:
-    paths: tuple[Path, ...]
-    """The folders as the command names them."""
+    paths: tuple[Path, ...]  # the folders as the command names them
+    # at least one, in file order, or in the order of the sweep's trials
     runs: tuple[CollectedRun, ...]
-    """At least one, in file order, or in the order of the sweep's trials."""
     failed: tuple[FailedTrial, ...] = ()
+    # the number of records omitted for a newer one of the same scenario, paradigm and seed
     superseded: int = 0
-    """The number of records omitted for a newer one of the same scenario, paradigm and seed."""
-    sweep: SweepRecord | None = None
-    """None: the collection is not exactly one sweep."""
+    sweep: SweepRecord | None = None  # None: the collection is not exactly one sweep
+    # the search of a sweep that has one; then `runs` have each paradigm's best settings
     search: SearchCourse | None = None
-    """The search of a sweep that has one; then `runs` have each paradigm's best settings."""
+    # in place of the experiment's `evaluation.margin`; None: as that says
     margin: float | None = None
-    """In place of the experiment's `evaluation.margin`; None: as that says."""
-    names: tuple[str, ...] = ()
-    """The names of sweeps and experiments; (): as the records say."""
+    names: tuple[str, ...] = ()  # the names of sweeps and experiments; (): as the records say
 
     @property
     def experiment(self) -> Experiment:

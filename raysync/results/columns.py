@@ -53,34 +53,28 @@ def count_form(value: float) -> str:
     return ",.0f" if value == round(value) else ",.1f"
 
 
+# key of a column -> its value; None or no key: there is none
 TableRow = Mapping[str, Estimate | float | str | None]
-"""Key of a column -> its value; None or no key: there is none."""
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table, in a terminal, in Markdown and on a page."""
 
-    key: str
-    """The key of its value in a row; of a run, that in `summary.json`."""
+    key: str  # the key of its value in a row; of a run, that in `summary.json`
     heading: str
     form: Form = seconds_form
-    about: str = ""
-    """A definition in a line."""
-    unit: str = ""
-    """"": a fraction of 1, or of no unit."""
+    about: str = ""  # a definition in a line
+    unit: str = ""  # "": a fraction of 1, or of no unit
+    # the heading in a terminal; "": the same; None: a terminal has no room for it
     narrow: str | None = ""
-    """The heading in a terminal; "": the same; None: a terminal has no room for it."""
-    interval: bool = False
-    """Whether a terminal shows the interval as well."""
+    interval: bool = False  # whether a terminal shows the interval as well
+    # whether it is left out where all values are missing, or are printed as 0
     optional: bool = False
-    """Whether it is left out where all values are missing, or are printed as 0."""
-    shown_with: tuple[str, ...] = ()
-    """Keys whose values decide that instead of its own."""
-    rises: bool = False
-    """Whether more is better."""
+    shown_with: tuple[str, ...] = ()  # keys whose values decide that instead of its own
+    rises: bool = False  # whether more is better
+    # how paradigms differ: by ratio (times, perplexities), percentage points, or difference
     compared_by: ComparedBy = "ratio"
-    """How paradigms differ: by ratio (times, perplexities), percentage points, or difference."""
 
     @property
     def meaning(self) -> str:
@@ -105,8 +99,7 @@ class Column:
         return self.show(value)
 
 
-LEAST = 0.005
-"""A smaller share is printed as 0%."""
+LEAST = 0.005  # a smaller share is printed as 0%
 
 
 def shown(columns: Iterable[Column], rows: Iterable[TableRow]) -> list[Column]:

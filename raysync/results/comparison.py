@@ -41,12 +41,10 @@ class Repeat:
     paradigm: str
     seed: int
     end: RunEnd
-    target_s: float | None = None
-    """When it met the target; None: it did not, or there is none."""
-    final: float | None = None
-    """The quality of its last model."""
+    target_s: float | None = None  # when it met the target; None: it did not, or there is none
+    final: float | None = None  # the quality of its last model
+    # what could end it early, by its settings: only equal limits end runs at equal work
     limit: str = ""
-    """What could end it early, by its settings: only equal limits end runs at equal work."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +52,11 @@ class Compared:
     """The values of a comparison."""
 
     basis: Basis
+    # paradigm -> seed -> value; None: it could have one, and has none; absent: left out
     values: Mapping[str, Mapping[int, float | None]]
-    """Paradigm -> seed -> value; None: it could have one, and has none. Absent: left out."""
     left_out: tuple[Repeat, ...] = ()
-    cause: Cause = ""
-    """Why nothing is compared; "": something is."""
-    limit: RunEnd | None = None
-    """With equal work or time: the end of one of the runs."""
+    cause: Cause = ""  # why nothing is compared; "": something is
+    limit: RunEnd | None = None  # with equal work or time: the end of one of the runs
 
     @property
     def common_seeds(self) -> set[int]:

@@ -22,10 +22,8 @@ class Occupancy:
     began: float  # seconds since 1970
     trained_from: float
     ended: float
-    processes: Mapping[str, int]
-    """Machine -> processes of the run there."""
-    cores: Mapping[str, int]
-    """Machine -> its cores."""
+    processes: Mapping[str, int]  # machine -> processes of the run there
+    cores: Mapping[str, int]  # machine -> its cores
 
 
 def shared_shares(records: Sequence[RunRecord]) -> list[float | None]:

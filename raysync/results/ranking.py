@@ -19,13 +19,13 @@ from raysync.results.comparison import Compared, Repeat, by_quality, by_target, 
 from raysync.results.learning_rates import RateChoice, rate_choices
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
+# the confidence whose interval lies within a margin if both one-sided tests of 5 % reject
 TWO_TESTS = 0.90
-"""The confidence whose interval lies within a margin if both one-sided tests of 5 % reject."""
+# two times are equal to a reader if the whole interval of their ratio is this close to 1
 ALIKE = 0.005
-"""Two times are equal to a reader if the whole interval of their ratio is this close to 1."""
 
+# how sure the leader is: clearly; since no other has a value; or why not
 Sure = Literal["clear", "only", "not clear", "side by side", "one seed", "alone", "none"]
-"""How sure the leader is: clearly; since no other has a value; or why not."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,10 @@ class Ranked:
 
     paradigm: str
     value: Estimate
+    # seed -> value of each repeat that is compared; None: it has none
     by_seed: dict[int, float | None]
-    """Seed -> value of each repeat that is compared; None: it has none."""
+    # the same over the seeds of all paradigms; None: these are the seeds of `value`
     common: Estimate | None = None
-    """The same over the seeds of all paradigms; None: these are the seeds of `value`."""
 
     @property
     def share(self) -> float:
@@ -55,14 +55,12 @@ class Ranked:
 class PairwiseComparison:
     """A supposedly worse paradigm, against a better one."""
 
-    other: Ranked
-    """The supposedly worse one."""
+    other: Ranked  # the supposedly worse one
+    # the ratio of its times or perplexities to the better one's, or its deficit otherwise
     margin: Estimate
-    """The ratio of its times or perplexities to the better one's, or its deficit otherwise."""
-    equal: float
-    """The margin of equals: 1 for a ratio, 0 for a difference."""
+    equal: float  # the margin of equals: 1 for a ratio, 0 for a difference
+    # the largest distance from equality in the 90 % interval; None: too few common seeds
     distance: float | None = None
-    """The largest distance from equality in the 90 % interval; None: too few common seeds."""
 
     @property
     def is_clear(self) -> bool:
@@ -82,11 +80,9 @@ class PairwiseComparison:
 class Leader:
     """The first paradigm by a measure, and how sure that is."""
 
-    name: str
-    """"": no run has a result."""
+    name: str  # "": no run has a result
     sure: Sure
-    doubtful: tuple[str, ...] = ()
-    """Other paradigms that could be as good."""
+    doubtful: tuple[str, ...] = ()  # other paradigms that could be as good
 
 
 @dataclass(frozen=True)
@@ -94,14 +90,11 @@ class Standings:
     """The paradigms of a scenario, ranked by one measure."""
 
     measure: Column
-    ranked: tuple[Ranked, ...]
-    """By share of repeats with a value, then by mean; the best first."""
-    compared: Compared | None = None
-    """What is compared; None: these are no runs."""
+    ranked: tuple[Ranked, ...]  # by share of repeats with a value, then by mean; the best first
+    compared: Compared | None = None  # what is compared; None: these are no runs
+    # whether runs measured each other, as they shared cores on a real clock
     share_cores: bool = False
-    """Whether runs measured each other, as they shared cores on a real clock."""
-    margin: float | None = None
-    """Values that differ by less are equally good; None: nobody said."""
+    margin: float | None = None  # values that differ by less are equally good; None: nobody said
 
     @property
     def first(self) -> Ranked:
@@ -164,21 +157,16 @@ class Ranking:
 
     scenario: str
     criteria: Criteria
-    to_target: Standings | None
-    """By the time to the target; None: no target."""
-    whole_work: Standings
-    """By the time for the whole training."""
-    final: Standings | None
-    """By the model after the same work; None: none was trained."""
-    statuses: Mapping[str, Counter[str]]
-    """Paradigm -> number of repeats by status."""
-    most_runs: int
-    """The most records of one paradigm."""
+    to_target: Standings | None  # by the time to the target; None: no target
+    whole_work: Standings  # by the time for the whole training
+    final: Standings | None  # by the model after the same work; None: none was trained
+    statuses: Mapping[str, Counter[str]]  # paradigm -> number of repeats by status
+    most_runs: int  # the most records of one paradigm
 
+    # the runs that shared cores with others on a real clock
     share_cores: Sequence[CollectedRun] = ()
-    """The runs that shared cores with others on a real clock."""
+    # the learning rates of paradigms with several: only the row with the best one is ranked
     rates: Sequence[RateChoice] = ()
-    """The learning rates of paradigms with several: only the row with the best one is ranked."""
 
     @property
     def times(self) -> Standings:

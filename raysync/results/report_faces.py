@@ -22,14 +22,11 @@ class Answer:
     title: str
     question: str
     sentences: Sequence[str]
-    tables: Sequence[Table]
-    """The first one is of `labels`."""
+    tables: Sequence[Table]  # the first one is of `labels`
     legend: str
-    labels: Sequence[str]
-    """The paradigms in the order of their colours."""
+    labels: Sequence[str]  # the paradigms in the order of their colours
     figures: Sequence[Figure]
-    basis: Sequence[str]
-    """The assumptions and limits of the answer."""
+    basis: Sequence[str]  # the assumptions and limits of the answer
 
     def markdown(self) -> str:
         parts = [

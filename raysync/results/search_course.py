@@ -21,13 +21,11 @@ COMPLETE = ("done", "reached")  # ends of trials that can be the best
 
 @dataclass(frozen=True)
 class SearchedTrial:
-    number: int
-    """Its place in the search, from 0."""
+    number: int  # its place in the search, from 0
     settings: dict[str, Any]
     record: RunRecord | None = None
     end: RunEnd | None = None
-    value: float | None = None
-    """The metric at its end; None: it has none."""
+    value: float | None = None  # the metric at its end; None: it has none
 
     @property
     def paradigm(self) -> str:
@@ -53,10 +51,9 @@ def _rounded(value: Any) -> Any:
 @dataclass(frozen=True)
 class SearchCourse:
     metric: PrimaryMetric
+    # the trials of the search in their order, without the repeats of the best settings
     trials: Sequence[SearchedTrial]
-    """The trials of the search in their order, without the repeats of the best settings."""
-    choices: Sequence[Any] = ()
-    """The paradigms of the grid, as its file has them."""
+    choices: Sequence[Any] = ()  # the paradigms of the grid, as its file has them
 
     @cached_property
     def best(self) -> SearchedTrial | None:

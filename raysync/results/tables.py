@@ -32,8 +32,7 @@ SEED = Column("seed", "seed", about="of the median run")
 class Table:
     """A table with named rows."""
 
-    first: str
-    """The heading of the names."""
+    first: str  # the heading of the names
     columns: Sequence[Column]
     rows: Mapping[str, TableRow]
 

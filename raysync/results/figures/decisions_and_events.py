@@ -25,6 +25,7 @@ SECTION = "What was decided, what happened"
 
 MEASURED = ("controller", "waited")  # notes with a figure of their own
 
+# kind -> symbol; notes of other kinds have the next of `NOTE_SYMBOLS`
 SYMBOLS = {
     "switch": "diamond",
     "left": "x",
@@ -32,7 +33,6 @@ SYMBOLS = {
     "remark": "square",
     "resumed": "triangle-right",
 }
-"""Kind -> symbol. Notes of other kinds have the next of `NOTE_SYMBOLS`."""
 
 NOTE_SYMBOLS = ("circle", "star", "cross", "hexagon", "triangle-down", "pentagon")
 GLYPHS = {

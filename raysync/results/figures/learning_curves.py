@@ -43,10 +43,8 @@ class MeasureAxis:
     rises: bool
     unit: str
     axis: dict[str, Any]
-    scale: float = 1.0
-    """The factor from the metric to the axis."""
-    logarithm: str = ""
-    """The metric that is its logarithm, if any."""
+    scale: float = 1.0  # the factor from the metric to the axis
+    logarithm: str = ""  # the metric that is its logarithm, if any
 
     @property
     def key(self) -> str:

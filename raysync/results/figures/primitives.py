@@ -54,18 +54,14 @@ class View:
 
 @dataclass(frozen=True)
 class Figure:
-    key: str
-    """The name in file names and anchors."""
+    key: str  # the name in file names and anchors
     section: str
     title: str
-    caption: str
-    """A line: the contents and their unit."""
+    caption: str  # a line: the contents and their unit
     traces: list[Trace]
     layout: dict[str, Any] = field(default_factory=dict)
-    wide: bool = False
-    """Whether it takes the whole width of a page."""
-    views: tuple[View, ...] = ()
-    """Alternative ranges; the first is the initial one."""
+    wide: bool = False  # whether it takes the whole width of a page
+    views: tuple[View, ...] = ()  # alternative ranges; the first is the initial one
 
     @property
     def height(self) -> int:
@@ -79,8 +75,7 @@ class Series:
 
     label: str
     runs: tuple[CollectedRun, ...]
-    index: int
-    """The number of its colour and dash."""
+    index: int  # the number of its colour and dash
 
     @property
     def color(self) -> str:

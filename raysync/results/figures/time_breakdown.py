@@ -25,20 +25,20 @@ MOST_WORKERS = 10  # more workers are displayed by group
 # the heights of one paradigm's bar beside others, between reasons, and above and below all bars
 BAR_PX, BETWEEN_PX, AROUND_BARS_PX = 16, 16, 110
 
+# column -> name, opacity in percent
 ACTIVITIES = {
     "busy_s": ("computing", 100),
     "transfer_s": ("transfer", 60),
     "server_s": ("the server", 38),
     "wait_s": ("waiting", 18),
 }
-"""Column -> name, opacity in percent."""
 
+# for bars side by side for each worker
 BARS_LAYOUT = {
     "barmode": "group",
     "bargroupgap": 0.05,
     "xaxis": {"type": "category", "showgrid": False},
 }
-"""For bars side by side for each worker."""
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
