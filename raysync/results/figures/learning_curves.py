@@ -20,6 +20,7 @@ from raysync.results.figures.primitives import (
     Series,
     Trace,
     View,
+    axes_from_zero,
     axis,
     caption,
     curve,
@@ -28,6 +29,7 @@ from raysync.results.figures.primitives import (
     over_seeds,
     plain,
     rule,
+    scatter,
 )
 
 SECTION = "How well, how soon"
@@ -120,9 +122,9 @@ def _against(
     hover = f"%{{y}}{measure.unit} at %{{x}} {'s' if x == 'time' else x}"
     for series in all_series:
         grid, values = on_common_grid([points(run, measure, x) for run in series.regular])
-        if len(grid):
-            traces += curve(series, grid, values, hovertemplate=hover)
-            traces += _switches(series, grid, values.mean(axis=0)) if x == "time" else []
+        traces += curve(series, grid, values, hovertemplate=hover)
+        if len(grid) and x == "time":
+            traces += _switches(series, grid, values.mean(axis=0))
         for run in series.others:
             traces += _unfinished(series, run, *points(run, measure, x))
     unit = "seconds since the first release" if x == "time" else "samples applied"
@@ -158,17 +160,16 @@ def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
         return []
     at = np.array([switch.at for switch in switches])
     return [
-        {
-            **series.trace,
-            "type": "scatter",
-            "mode": "markers",
-            "showlegend": False,
-            "marker": {"symbol": "diamond", "size": 10, "color": series.color},
-            "x": numbers(at),
-            "y": numbers(np.interp(at, x, y)),
-            "text": [plain(switch.text) for switch in switches],
-            "hovertemplate": "%{text}<br>%{x} s",
-        }
+        scatter(
+            series,
+            "markers",
+            showlegend=False,
+            marker={"symbol": "diamond", "size": 10, "color": series.color},
+            x=numbers(at),
+            y=numbers(np.interp(at, x, y)),
+            text=[plain(switch.text) for switch in switches],
+            hovertemplate="%{text}<br>%{x} s",
+        )
     ]
 
 
@@ -190,10 +191,10 @@ def _unfinished(series: Series, run: CollectedRun, x: Floats, y: Floats) -> list
             y[keep],
             mode="lines+markers",
             marker=cross,
+            line={**series.line, "dash": "dot", "width": 1.5},
             showlegend=False,
             hovertemplate=f"%{{y}} at %{{x}}<br>seed {run.seed}: {plain(run.end.how)}",
         )
-        | {"line": {**series.line, "dash": "dot", "width": 1.5}}
     ]
 
 
@@ -210,9 +211,8 @@ def _time_to(
         return []
     target = measure.target(criteria)
     levels = np.unique(np.concatenate(met_values))
-    targets = np.unique(
-        [*levels[even_indices(len(levels))], *([target] if target is not None else [])]
-    )
+    own_target = [] if target is None else [target]
+    targets = np.unique([*levels[even_indices(len(levels))], *own_target])
     traces: list[Trace] = []
     for series in all_series:
         pairs = [pair for pair in curves[series.index] if len(pair[0])]
@@ -220,9 +220,7 @@ def _time_to(
             times = np.array([times_to(x, y, targets, rises=measure.rises) for x, y in pairs])
             met = np.isfinite(times).all(axis=0)
             hover = f"%{{y}} s to %{{x}}{measure.unit}"
-            traces += (
-                curve(series, targets[met], times[:, met], hovertemplate=hover) if met.any() else []
-            )
+            traces += curve(series, targets[met], times[:, met], hovertemplate=hover)
     direction: dict[str, Any] = {} if measure.rises else {"autorange": "reversed"}
     shapes = [] if target is None else [rule((target, target), (0, 1), yref="paper")]
     ends = "A curve ends at the best that every seed reached." if over_seeds(all_series) else ""
@@ -285,20 +283,14 @@ def _work_done(all_series: Sequence[Series]) -> Figure:
     traces: list[Trace] = []
     for series in all_series:
         curves = []
-        for run, pushes in zip(series.runs, series.pushes, strict=True):
+        for pushes in series.regular_pushes:
             done = pushes[pushes.outcome == "applied"].sort_values("applied_at_s")
-            if run in series.regular and len(done):
-                curves.append(
-                    (np.append(0.0, done.applied_at_s), np.append(0.0, done.samples.cumsum()))
-                )
-        grid, values = on_common_grid(
-            [(x[keep], y[keep]) for x, y in curves for keep in [extreme_indices(y)]]
-        )
-        traces += (
-            curve(series, grid, values, hovertemplate="%{y} samples after %{x} s")
-            if len(grid)
-            else []
-        )
+            if len(done):
+                x, y = np.append(0.0, done.applied_at_s), np.append(0.0, done.samples.cumsum())
+                keep = extreme_indices(y)
+                curves.append((x[keep], y[keep]))
+        grid, values = on_common_grid(curves)
+        traces += curve(series, grid, values, hovertemplate="%{y} samples after %{x} s")
     return Figure(
         key="samples-time",
         section="How fast",
@@ -307,8 +299,5 @@ def _work_done(all_series: Sequence[Series]) -> Figure:
             "Samples applied against seconds since the first release.", over_seeds(all_series)
         ),
         traces=traces,
-        layout={
-            "xaxis": axis("seconds", rangemode="tozero"),
-            "yaxis": axis("samples", rangemode="tozero"),
-        },
+        layout=axes_from_zero("seconds", "samples"),
     )

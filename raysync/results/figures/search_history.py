@@ -6,7 +6,16 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from raysync.results.figures.learning_curves import measure_axis
-from raysync.results.figures.primitives import Figure, Series, Trace, axis, caption, numbers, plain
+from raysync.results.figures.primitives import (
+    Figure,
+    Series,
+    Trace,
+    axis,
+    caption,
+    numbers,
+    plain,
+    scatter,
+)
 from raysync.results.search_course import SearchCourse, SearchedTrial
 
 SECTION = "The search"
@@ -40,16 +49,15 @@ def figures(all_series: Sequence[Series], course: SearchCourse) -> list[Figure]:
         paths = {run.record.path for run in series.runs}
         chosen = [each for each in complete if of_best.get(each.paradigm) in paths]
         traces.append(
-            {
-                **series.trace,
-                "type": "scatter",
-                "mode": "markers",
-                "marker": {"color": series.color, "size": 8},
-                "x": [trial.number + 1 for trial in chosen],
-                "y": numbers(values(chosen)),
-                "text": [plain(trial.words) for trial in chosen],
-                "hovertemplate": f"%{{y}}{measure.unit} in trial %{{x}}<br>%{{text}}",
-            }
+            scatter(
+                series,
+                "markers",
+                marker={"color": series.color, "size": 8},
+                x=[trial.number + 1 for trial in chosen],
+                y=numbers(values(chosen)),
+                text=[plain(trial.words) for trial in chosen],
+                hovertemplate=f"%{{y}}{measure.unit} in trial %{{x}}<br>%{{text}}",
+            )
         )
     return [
         Figure(

@@ -17,11 +17,13 @@ from raysync.results.figures.primitives import (
     Trace,
     View,
     axis,
+    bar,
     heading,
     numbers,
     plain,
     row_names,
     rows_layout,
+    scatter,
 )
 from raysync.results.figures.time_breakdown import slots_in_order
 
@@ -57,6 +59,7 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
     if not lanes:
         return []
     views = _views(lanes)
+    start = [views[0].low, views[0].high]
     rows, traces = 0, []
     for lane in lanes:
         names = row_names(lane.series, slots_in_order(lane.pushes.slot))
@@ -84,9 +87,7 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
                 "barmode": "overlay",
                 "bargap": 0.25,
                 **rows_layout(rows),
-                "xaxis": axis(
-                    "seconds since the first release", range=[views[0].low, views[0].high]
-                ),
+                "xaxis": axis("seconds since the first release", range=start),
             },
             wide=True,
             views=tuple(views),
@@ -149,27 +150,22 @@ def _bars(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Tr
     for activity, base, length, percent, texts in parts:
         drawn = length > SHORTEST_S
         if drawn.any():
+            text = {} if texts is None else {"text": list(map(plain, texts[drawn]))}
+            why = "<br>%{text}" if text else ""
+            edge = {"color": "$card", "width": 1 if activity == "computing" else 0}
             traces.append(
-                {
-                    **series.trace,
-                    "type": "bar",
-                    "orientation": "h",
-                    "showlegend": activity == "computing",
-                    "marker": {
-                        "color": series.pale(percent),
-                        "line": {"color": "$card", "width": 1 if activity == "computing" else 0},
-                    },
-                    "y": [names[slot] for slot in frame.slot[drawn]],
-                    "base": numbers(base[drawn], 7),
-                    "customdata": numbers(length[drawn]),
-                    "x": numbers(length[drawn], 7),
-                    "textposition": "none",
-                    "hovertemplate": f"{activity} %{{customdata}} s<br>%{{text}}<extra></extra>",
-                }
-                | (
-                    {"text": list(map(plain, texts[drawn]))}
-                    if texts is not None
-                    else {"hovertemplate": f"{activity} %{{customdata}} s<extra></extra>"}
+                bar(
+                    series,
+                    orientation="h",
+                    showlegend=activity == "computing",
+                    marker={"color": series.pale(percent), "line": edge},
+                    y=[names[slot] for slot in frame.slot[drawn]],
+                    base=numbers(base[drawn], 7),
+                    customdata=numbers(length[drawn]),
+                    x=numbers(length[drawn], 7),
+                    textposition="none",
+                    hovertemplate=f"{activity} %{{customdata}} s{why}<extra></extra>",
+                    **text,
                 )
             )
     return traces
@@ -208,21 +204,16 @@ def _decision_marks(lanes: Lanes, names: dict[str, str], views: Sequence[View]) 
     ]
     if not decisions:
         return []
+    edge = {"color": "$card", "width": 1}
     return [
-        {
-            **lanes.series.trace,
-            "type": "scatter",
-            "mode": "markers",
-            "showlegend": False,
-            "marker": {
-                "symbol": "triangle-down",
-                "size": 9,
-                "color": "$text",
-                "line": {"color": "$card", "width": 1},
-            },
-            "x": numbers([event.at for event, _ in decisions], 7),
-            "y": [lane for _, lane in decisions],
-            "text": [plain(event.text).replace(", ", "<br>") for event, _ in decisions],
-            "hovertemplate": "%{text}<br>at %{x} s<extra></extra>",
-        }
+        scatter(
+            lanes.series,
+            "markers",
+            showlegend=False,
+            marker={"symbol": "triangle-down", "size": 9, "color": "$text", "line": edge},
+            x=numbers([event.at for event, _ in decisions], 7),
+            y=[lane for _, lane in decisions],
+            text=[plain(event.text).replace(", ", "<br>") for event, _ in decisions],
+            hovertemplate="%{text}<br>at %{x} s<extra></extra>",
+        )
     ]
