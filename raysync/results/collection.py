@@ -19,7 +19,7 @@ import pandas as pd
 from raysync import config
 from raysync.config import Experiment, Published, Target
 from raysync.config.base import value_text
-from raysync.core.metrics import ACCURACY, PrimaryMetric
+from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.reader import RunRecord, legible, load
@@ -28,7 +28,7 @@ from raysync.record.schemas import opened_table
 from raysync.record.sweeps import FILE, VARIED, SweepRecord, load_sweep
 from raysync.results.grouping import differences, setting_text
 from raysync.results.overlap import shared_shares
-from raysync.results.search_course import SEED, SearchCourse, course_of
+from raysync.results.search_course import SEED, SearchCourse, course_of, primary_of
 
 OF_RESULTS = ("final_", "best_", "converged_", "seconds")  # prefixes of keys in the summary
 SHARED = "shared_cores_fraction"  # a key that only a collection knows
@@ -180,8 +180,8 @@ class Collection:
     @cached_property
     def paradigms(self) -> tuple[str, ...]:
         """The paradigms as the experiment lists them, then, or in a sweep, as they appear."""
-        labels = list(dict.fromkeys(trial.paradigm for trial in self._trials))
-        names = labels_of(run.record for run in self.runs)
+        labels = list(dict.fromkeys(trial.paradigm for trial in self.trials))
+        names = {run.record.config.label: label_of(run.record) for run in self.runs}
         choices = () if self.sweep is not None else self.experiment.paradigms
         rows = [config.row_of(self.experiment, choice).label for choice in choices]
         listed = [names.get(label, label) for label in rows]
@@ -197,25 +197,22 @@ class Collection:
         """
         order = {label: place for place, label in enumerate(self.paradigms)}
         groups: dict[str, dict[str, list[CollectedRun]]] = {
-            trial.scenario: {} for trial in self._trials
+            trial.scenario: {} for trial in self.trials
         }
-        for trial in sorted(self._trials, key=lambda trial: (order[trial.paradigm], trial.seed)):
+        for trial in sorted(self.trials, key=lambda trial: (order[trial.paradigm], trial.seed)):
             repeats = groups[trial.scenario].setdefault(trial.paradigm, [])
             if isinstance(trial, CollectedRun):
                 repeats.append(trial)
         return groups
 
     @property
-    def _trials(self) -> tuple[CollectedRun | FailedTrial, ...]:
+    def trials(self) -> tuple[CollectedRun | FailedTrial, ...]:
         return (*self.runs, *self.failed)
 
     def failures(self, scenario: str, paradigm: str) -> list[FailedTrial]:
         """Return the trials of a paradigm without a record."""
-        return [
-            trial
-            for trial in self.failed
-            if (trial.scenario, trial.paradigm) == (scenario, paradigm)
-        ]
+        place = (scenario, paradigm)
+        return [trial for trial in self.failed if (trial.scenario, trial.paradigm) == place]
 
     def statuses(self, scenario: str, paradigm: str) -> Counter[str]:
         """Count the repeats by how they ended, in words; `done`: they did their work."""
@@ -258,19 +255,31 @@ def collection_of(
             records, scenarios, ends or [None] * len(records), strict=True
         )
     ]
-    runs = _with_shared_cores(_separate_by_code(runs))
-    newest = _newest(runs)
-    return Collection(
-        tuple(paths), newest, failed=tuple(failed), superseded=len(runs) - len(newest)
-    )
+    return _collection(paths, runs, failed)
 
 
-def _with_shared_cores(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
+def _collection(
+    paths: Sequence[Path],
+    runs: Sequence[CollectedRun],
+    failed: Sequence[FailedTrial],
+    sweep: SweepRecord | None = None,
+) -> Collection:
+    """Complete the runs by their common cores and code, and omit those that others replace."""
     shares = shared_shares([run.record for run in runs])
-    return [
-        run if share is None else replace(run, shared_share=share)
-        for run, share in zip(runs, shares, strict=True)
+    runs = [
+        replace(run, shared_share=share)
+        for run, share in zip(_separate_by_code(runs), shares, strict=True)
     ]
+    newest = _newest(runs)
+    return Collection(tuple(paths), newest, tuple(failed), len(runs) - len(newest), sweep)
+
+
+def _collection_of_sweep(
+    sweep: SweepRecord, runs: Sequence[CollectedRun], failed: Sequence[FailedTrial]
+) -> Collection:
+    names = {run.record.config.label: label_of(run.record) for run in runs}
+    renamed = [replace(each, paradigm=names.get(each.paradigm, each.paradigm)) for each in failed]
+    return _collection([sweep.path], runs, renamed, sweep)
 
 
 def _records(path: Path) -> list[tuple[RunRecord, RunEnd | None]]:
@@ -338,11 +347,6 @@ def label_of(record: RunRecord) -> str:
     return record.config.label
 
 
-def labels_of(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return label by configuration alone -> label by the run."""
-    return {record.config.label: label_of(record) for record in records}
-
-
 def _separate_by_code(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
     """Separate runs of equal settings and different code.
 
@@ -364,14 +368,20 @@ def _codes(
     runs: Sequence[CollectedRun], key: str, group_of: Callable[[CollectedRun], str]
 ) -> list[str]:
     """Return `code=1a2b3c4d` for the runs of a group with different code, else ""."""
-    hashes = [(run.record.environment.get("user_code") or {}).get(key) or "none" for run in runs]
+    codes = [code_label(run, key) for run in runs]
     groups: dict[str, set[str]] = {}
-    for run, code in zip(runs, hashes, strict=True):
+    for run, code in zip(runs, codes, strict=True):
         groups.setdefault(group_of(run), set()).add(code)
     return [
-        f"code={code[:CODE_DIGITS]}" if len(groups[group_of(run)]) > 1 else ""
-        for run, code in zip(runs, hashes, strict=True)
+        code if len(groups[group_of(run)]) > 1 else ""
+        for run, code in zip(runs, codes, strict=True)
     ]
+
+
+def code_label(run: CollectedRun, key: str) -> str:
+    """Name the code of a run by a hash in its environment: `code=1a2b3c4d`."""
+    code = run.record.environment.get("user_code") or {}
+    return f"code={str(code.get(key) or 'none')[:CODE_DIGITS]}"
 
 
 def _newest(runs: Sequence[CollectedRun]) -> tuple[CollectedRun, ...]:
@@ -400,10 +410,7 @@ def _collect_sweep(path: Path) -> Collection:
         scenario = ", ".join(f"{key}={setting_text(row[f'config/{key}'])}" for key in varied)
         trial = int(row["trial"])
         if trial in sweep.records:
-            record = sweep.records[trial]
-            _check(record)
-            end, seed = sweep.ends[trial], record.config.seed
-            runs.append(CollectedRun(record, label_of(record), seed, scenario, ended=end))
+            runs.append(_run_of_trial(sweep, trial, scenario))
         else:
             failed.append(_failed_trial(sweep, row, scenario))
     if not runs:
@@ -412,14 +419,7 @@ def _collect_sweep(path: Path) -> Collection:
             f"{path}: nothing to report on: none of its {len(failed)} trials left a"
             f" record.\n{first}".strip()
         )
-    runs = _with_shared_cores(_separate_by_code(runs))
-    newest, names = _newest(runs), labels_of(run.record for run in runs)
-    renamed = tuple(
-        replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
-    )
-    return Collection(
-        paths=(path,), runs=newest, failed=renamed, superseded=len(runs) - len(newest), sweep=sweep
-    )
+    return _collection_of_sweep(sweep, runs, failed)
 
 
 def _collect_search(sweep: SweepRecord, course: SearchCourse) -> Collection:
@@ -433,36 +433,32 @@ def _collect_search(sweep: SweepRecord, course: SearchCourse) -> Collection:
         settings = {key: value for key, value in note.settings.items() if key != SEED}
         is_repeat = SEED in note.settings and repr(settings) in best
         if name in by_name:
-            record, end = sweep.records[by_name[name]], sweep.ends[by_name[name]]
-            if is_repeat or id(record) in chosen:
-                _check(record)
-                runs.append(CollectedRun(record, label_of(record), record.config.seed, ended=end))
+            trial = by_name[name]
+            if is_repeat or id(sweep.records[trial]) in chosen:
+                runs.append(_run_of_trial(sweep, trial))
         elif is_repeat:
             row = {f"{VARIED}{key}": value for key, value in note.settings.items()}
             row |= {"trial": len(failed), "error": note.error, "ended_by": note.by}
             failed.append(_failed_trial(sweep, row, ""))
-    names = labels_of(run.record for run in runs)
-    return Collection(
-        paths=(sweep.path,),
-        runs=_newest(_with_shared_cores(_separate_by_code(runs))),
-        failed=tuple(
-            replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
-        ),
-        sweep=sweep,
-        search=course,
-    )
+    return replace(_collection_of_sweep(sweep, runs, failed), superseded=0, search=course)
+
+
+def _run_of_trial(sweep: SweepRecord, trial: int, scenario: str = "") -> CollectedRun:
+    record = sweep.records[trial]
+    _check(record)
+    seed, end = record.config.seed, sweep.ends[trial]
+    return CollectedRun(record, label_of(record), seed, scenario, ended=end)
 
 
 def _failed_trial(sweep: SweepRecord, row: Mapping[Any, Any], scenario: str) -> FailedTrial:
-    seed = row.get(f"{VARIED}seed", sweep.experiment.seed)
-    error, by = str(row["error"] or ""), str(row.get("ended_by") or ERROR)
+    seed = row.get(f"{VARIED}seed")
     return FailedTrial(
         trial=int(row["trial"]),
         scenario=scenario,
         paradigm=_trial_paradigm(sweep, row),
         seed=sweep.experiment.seed if pd.isna(seed) else int(seed),
-        error=error,
-        by=by,
+        error=str(row["error"] or ""),
+        by=str(row.get("ended_by") or ERROR),
     )
 
 
@@ -485,11 +481,8 @@ def _trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
 
 def criteria_of(record: RunRecord) -> Criteria:
     """Return the primary metric of a run's task, and its target."""
-    experiment, summary = record.config, record.summary
+    experiment = record.config
     if experiment.timing == "only":
         return Criteria(None, None)
-    metric = PrimaryMetric(
-        summary.get("metric", ACCURACY.name), summary.get("metric_mode", ACCURACY.mode)
-    )
-    plan = experiment.evaluation
+    metric, plan = primary_of(record.summary), experiment.evaluation
     return Criteria(metric, experiment.aim(metric), plan.last, plan.margin)

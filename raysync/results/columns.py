@@ -92,8 +92,9 @@ class Column:
         """
         value = row.get(self.key)
         if isinstance(value, Estimate):
-            is_short = brief and not self.interval
-            return with_interval(replace(value, low=None) if is_short else value, self.form)
+            if brief and not self.interval:
+                value = replace(value, low=None)
+            return with_interval(value, self.form)
         if value is None or isinstance(value, str):
             return value or "-"
         return self.show(value)
@@ -104,19 +105,14 @@ LEAST = 0.005  # a smaller share is printed as 0%
 
 def shown(columns: Iterable[Column], rows: Iterable[TableRow]) -> list[Column]:
     """Return the columns that have something to show."""
-    values = [(key, _number(value)) for row in rows for key, value in row.items()]
-    visible = {key for key, number in values if number is not None and number >= LEAST}
+    cells = [cell for row in rows for cell in row.items()]
+    means = [(key, cell.mean if isinstance(cell, Estimate) else cell) for key, cell in cells]
+    visible = {key for key, mean in means if isinstance(mean, int | float) and mean >= LEAST}
     return [
         each
         for each in columns
         if not each.optional or visible & set(each.shown_with or [each.key])
     ]
-
-
-def _number(value: Estimate | float | str | None) -> float | None:
-    if isinstance(value, Estimate):
-        return value.mean
-    return None if isinstance(value, str) else value
 
 
 EQUAL_TIME = "at_equal_time"

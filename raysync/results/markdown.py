@@ -15,6 +15,7 @@ from raysync.results.sentences import (
     answer,
     bottlenecks,
     cautions,
+    first_of,
     legend,
     losses,
     overall,
@@ -79,13 +80,12 @@ def notes(collection: Collection) -> list[str]:
             " left out."
         )
     if collection.failed:
-        listed = "; ".join(
+        trials = [
             f"{trial.label}: {trial.error.splitlines()[0] if trial.error else 'no reason given'}"
-            for trial in collection.failed[:MOST_FAILURES]
-        )
-        rest = len(collection.failed) - MOST_FAILURES
-        more = f"; and {rest} more" if rest > 0 else ""
-        sentences.append(f"Trials without a record: {listed}{more}.")
+            for trial in collection.failed
+        ]
+        named = "; ".join(first_of(trials, MOST_FAILURES, "and {} more"))
+        sentences.append(f"Trials without a record: {named}.")
     return sentences
 
 

@@ -9,6 +9,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from raysync.record.reader import RunRecord
 
 CONTROLLER = "controller"  # it hardly computes
@@ -45,14 +47,8 @@ def _shared_share(own: Occupancy, everyone: Sequence[Occupancy]) -> float | None
         and own.trained_from < other.ended
         and not own.processes.keys().isdisjoint(other.processes)
     ]
-    times = sorted(
-        {own.trained_from, own.ended}
-        | {
-            min(max(time, own.trained_from), own.ended)
-            for other in others
-            for time in (other.began, other.ended)
-        }
-    )
+    ends = [time for other in others for time in (other.began, other.ended)]
+    times = sorted([own.trained_from, own.ended, *np.clip(ends, own.trained_from, own.ended)])
     shared_s = sum(
         later - sooner
         for sooner, later in pairwise(times)

@@ -8,7 +8,7 @@ interval of each paired ratio excludes 1; in one pair of twenty, by chance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal
@@ -36,19 +36,18 @@ class Ranked:
     value: Estimate
     # seed -> value of each repeat that is compared; None: it has none
     by_seed: dict[int, float | None]
-    # the same over the seeds of all paradigms; None: these are the seeds of `value`
-    common: Estimate | None = None
+    # the same over the seeds that all paradigms have in common: it decides the place
+    judged: Estimate
 
     @property
     def share(self) -> float:
         """The share of compared repeats with a value."""
-        judged = self.value if self.common is None else self.common
-        return judged.count / judged.total if judged.total else 0.0
+        return self.judged.count / self.judged.total if self.judged.total else 0.0
 
     @property
     def mean(self) -> float:
         """The mean that decides its place; 0: there is none."""
-        return (self.value if self.common is None else self.common).mean or 0.0
+        return self.judged.mean or 0.0
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Standings:
 
     measure: Column
     ranked: tuple[Ranked, ...]  # by share of repeats with a value, then by mean; the best first
-    compared: Compared | None = None  # what is compared; None: these are no runs
+    compared: Compared
     # whether runs measured each other, as they shared cores on a real clock
     share_cores: bool = False
     margin: float | None = None  # values that differ by less are equally good; None: nobody said
@@ -143,7 +142,7 @@ class Standings:
 
         By two one-sided tests of 5 %; each repeat has a value.
         """
-        margin = 0.0 if self.margin is None else self.margin
+        margin = self.margin or 0.0
         return tuple(
             each.other.paradigm
             for each in self.behind
@@ -160,9 +159,6 @@ class Ranking:
     to_target: Standings | None  # by the time to the target; None: no target
     whole_work: Standings  # by the time for the whole training
     final: Standings | None  # by the model after the same work; None: none was trained
-    statuses: Mapping[str, Counter[str]]  # paradigm -> number of repeats by status
-    most_runs: int  # the most records of one paradigm
-
     # the runs that shared cores with others on a real clock
     share_cores: Sequence[CollectedRun] = ()
     # the learning rates of paradigms with several: only the row with the best one is ranked
@@ -197,24 +193,18 @@ def rank(collection: Collection, scenario: str = "") -> Ranking:
     final = final_measure(criteria)
     rates = rate_choices(groups, criteria)
     worse = {label for each in rates for label in each.labels.values() if label != each.label}
-    repeats = [
-        repeat
-        for repeat in _repeats(collection, scenario, criteria)
-        if repeat.paradigm not in worse
-    ]
-    seconds = time_measure(criteria)
+    every = _repeats(collection, scenario, criteria)
+    repeats = [repeat for repeat in every if repeat.paradigm not in worse]
     share_cores = [run for runs in groups.values() for run in runs if run.shared_share]
     by_time = partial(_standings, repeats, share_cores=bool(share_cores))
     return Ranking(
         scenario,
         criteria,
-        to_target=by_time(seconds, by_target) if criteria.target else None,
+        to_target=by_time(time_measure(criteria), by_target) if criteria.target else None,
         whole_work=by_time(WHOLE_WORK, by_whole_work),
         final=None
         if final is None
         else _standings(repeats, final, by_quality, margin=criteria.margin),
-        statuses={paradigm: collection.statuses(scenario, paradigm) for paradigm in groups},
-        most_runs=max(map(len, groups.values()), default=0),
         share_cores=share_cores,
         rates=rates,
     )
@@ -262,10 +252,4 @@ def _standings(
         ranked.append(Ranked(paradigm, value, dict(values), judged))
     sign = -1.0 if measure.rises else 1.0
     ranked.sort(key=lambda entry: (-entry.share, sign * entry.mean))
-    return Standings(
-        measure=measure,
-        ranked=tuple(ranked),
-        compared=compared,
-        share_cores=share_cores,
-        margin=margin,
-    )
+    return Standings(measure, tuple(ranked), compared, share_cores, margin)

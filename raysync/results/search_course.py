@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -83,16 +83,15 @@ class SearchCourse:
         return len(self.trials) - len({repr(sorted(each.settings.items())) for each in self.trials})
 
     def _best(self, trials: Sequence[SearchedTrial]) -> SearchedTrial | None:
-        best: SearchedTrial | None = None
-        for trial in trials:
-            if trial.is_complete and (best is None or self._is_better(trial, best)):
-                best = trial
-        return best
+        choose = max if self.metric.rises else min
+        complete = (trial for trial in trials if trial.is_complete)
+        return choose(complete, key=lambda trial: trial.value or 0.0, default=None)
 
-    def _is_better(self, trial: SearchedTrial, than: SearchedTrial) -> bool:
-        assert trial.value is not None, "a trial without a value"
-        assert than.value is not None, "a best trial without a value"
-        return self.metric.is_better(trial.value, than.value)
+
+def primary_of(summary: Mapping[str, Any]) -> PrimaryMetric:
+    return PrimaryMetric(
+        summary.get("metric", ACCURACY.name), summary.get("metric_mode", ACCURACY.mode)
+    )
 
 
 def course_of(sweep: SweepRecord) -> SearchCourse | None:
@@ -101,10 +100,7 @@ def course_of(sweep: SweepRecord) -> SearchCourse | None:
     records = {record.path.parent.name: record for record in sweep.records.values()}
     if settings is None or settings.search is None or not records:
         return None
-    summary = next(iter(records.values())).summary
-    primary = PrimaryMetric(
-        summary.get("metric", ACCURACY.name), summary.get("metric_mode", ACCURACY.mode)
-    )
+    primary = primary_of(next(iter(records.values())).summary)
     name = settings.metric or primary.name
     mode = settings.mode or (MODES | {primary.name: primary.mode}).get(name, "max")
     notes = list(sweep.notes.values())

@@ -109,22 +109,17 @@ def rows_of(
             middle = median_run(repeats, final.key, failed, rises=final.rises)
             runs, total = [] if middle is None else [middle], 1
             row["seed"] = None if middle is None else str(middle.seed)
+        # beside whole work, a mean with less is of no work
+        whole = [run for run in runs if run.end.kind == "done"] or runs
         for measure in measures_of(collection, scenario):
-            counted = of_equal_work(runs) if measure.key.startswith(OF_RESULTS) else runs
-            values = [
-                at_equal_time.get((paradigm, run.seed))
-                if measure.key == EQUAL_TIME
-                else run.value(measure.key)
-                for run in counted
-            ]
+            if measure.key == EQUAL_TIME:
+                values = [at_equal_time.get((paradigm, run.seed)) for run in runs]
+            else:
+                counted = whole if measure.key.startswith(OF_RESULTS) else runs
+                values = [run.value(measure.key) for run in counted]
             row[measure.key] = replace(estimate(values), total=total)
         rows[paradigm] = row
     return rows
-
-
-def of_equal_work(runs: Sequence[CollectedRun]) -> Sequence[CollectedRun]:
-    """Return the runs that did their work, if any did: a mean with others is of no work."""
-    return [run for run in runs if run.end.kind == "done"] or runs
 
 
 def statuses_text(statuses: Mapping[str, int]) -> str:
@@ -150,13 +145,11 @@ def published_table(
         columns.append(theirs)
         if base is not None:
             about = f"as a multiple of {base}"
+            name = f"{heading} / {base}"
+            about_ours = f"{about}, over common seeds"
             columns += [
-                Column(
-                    f"{key}_ratio",
-                    f"{heading} / {base}, measured",
-                    about=f"{about}, over common seeds",
-                ),
-                Column(f"{theirs.key}_ratio", f"{heading} / {base}, published", about=about),
+                Column(f"{key}_ratio", f"{name}, measured", about=about_ours),
+                Column(f"{theirs.key}_ratio", f"{name}, published", about=about),
             ]
         for label, row in found.items():
             value = published.rows.get(label, {}).get(key)
