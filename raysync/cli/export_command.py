@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from raysync.cli.app import app
+from raysync.cli.app import RunFolder, app
 from raysync.cli.console import console
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
@@ -21,9 +21,7 @@ SAFETENSORS, TORCH = (".safetensors",), (".pt", ".pth")  # suffixes of files
 
 @app.command()
 def export(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run folder, or its URI.", show_default=False)
-    ],
+    run: RunFolder,
     file: Annotated[
         Path,
         typer.Argument(

@@ -132,7 +132,7 @@ def _print_answer(record: SweepRecord) -> None:
     collection = collect([record.path])
     rankings = rank_all(collection)
     sentences = [
-        "" if collection.search is None else search_text(collection.search),
+        search_text(collection.search),
         *map(scenario_answer, rankings),
         overall(rankings),
         *cautions(collection),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,12 +58,11 @@ def _train_in_session(
     from raysync.running.engines import engine_for
     from raysync.training.preparation import prepare
 
-    is_common = any(choice.set is None for choice in choices)
-    common = prepare(common_of(experiment)) if is_common else None
+    prepare_common = cache(lambda: prepare(common_of(experiment)))
     plans: dict[str, TrainingPlan] = {}  # label -> what its row trains
     for choice in choices:
         if choice.set is None:
-            assert common is not None, "a row without settings of its own"
+            common = prepare_common()
             plan = replace(common, experiment=row_of(common.experiment, choice))
         else:
             plan = prepare(row_of(experiment, choice))

@@ -35,7 +35,7 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
         f"# {plain(collection.name)}",
         f"{plain(title(collection))}.",
         plain(overall(rankings)),
-        plain(search_text(collection.search)) if collection.search is not None else "",
+        plain(search_text(collection.search)),
         plain(unfinished(collection)),
     ]
     for ranking in rankings:

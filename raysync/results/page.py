@@ -55,7 +55,7 @@ def write_html(collection: Collection, path: Path) -> None:
         name=collection.name,
         title=provenance.title(collection),
         overall=overall(rankings),
-        search="" if collection.search is None else search_text(collection.search),
+        search=search_text(collection.search),
         unfinished=unfinished(collection),
         scenarios=scenarios,
         columns={column.heading: column for table in tables for column in table.columns}.values(),

@@ -236,8 +236,10 @@ def unfinished(collection: Collection) -> str:
     )
 
 
-def search_text(course: SearchCourse) -> str:
-    """Name the best trial of a search, and the best of each paradigm, with their settings."""
+def search_text(course: SearchCourse | None) -> str:
+    """Name the best trial of a search, and the best of each paradigm; "" without a search."""
+    if course is None:
+        return ""
     best, count = course.best, len(course.trials)
     parts = []
     if best is None:

@@ -123,11 +123,11 @@ def _granted(all_series: Sequence[Series]) -> Figure:
     )
 
 
-def _events_on_lanes(series: Series) -> list[tuple[int, Happening]]:
-    """Return (index of the run, event) without initial joins and `MEASURED` notes."""
+def _events_on_lanes(series: Series) -> list[tuple[str, Happening]]:
+    """Return (lane of the run, event) without initial joins and `MEASURED` notes."""
     return [
-        (index, event)
-        for index, events in enumerate(series.run_events)
+        (f"seed {run.seed}", event)
+        for run, events in zip(series.runs, series.run_events, strict=True)
         for event in events.happenings
         if event.kind not in MEASURED and not (event.kind == "joined" and event.at <= 0)
     ]
@@ -142,11 +142,11 @@ def _happenings(all_series: Sequence[Series]) -> Figure:
     rows = 0
     for series in all_series:
         happened = events[series.index]
-        names = row_names(series, dict.fromkeys(_lane(series, index) for index, _ in happened))
+        names = row_names(series, dict.fromkeys(lane for lane, _ in happened))
         rows += len(names) + 1 if names else 0
         traces += [heading(series, names, [0.0])] if names else []
         for kind in kinds:
-            pairs = [(index, event) for index, event in happened if event.kind == kind]
+            pairs = [pair for pair in happened if pair[1].kind == kind]
             pairs = [pairs[index] for index in even_indices(len(pairs))]
             if pairs:
                 traces.append(
@@ -154,7 +154,7 @@ def _happenings(all_series: Sequence[Series]) -> Figure:
                         series,
                         "markers",
                         x=numbers([event.at for _, event in pairs]),
-                        y=[names[_lane(series, index)] for index, _ in pairs],
+                        y=[names[lane] for lane, _ in pairs],
                         text=[plain(event.text) for _, event in pairs],
                         marker={"symbol": symbols[kind], "size": 11, "color": series.color},
                         showlegend=kind == min(event.kind for _, event in happened),
@@ -171,7 +171,3 @@ def _happenings(all_series: Sequence[Series]) -> Figure:
         layout={"xaxis": axis("seconds", rangemode="tozero"), **rows_layout(rows)},
         wide=True,
     )
-
-
-def _lane(series: Series, index: int) -> str:
-    return f"seed {series.runs[index].seed}"

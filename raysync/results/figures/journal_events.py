@@ -15,16 +15,9 @@ from raysync.record.journal_file import JournalFile
 from raysync.record.reader import RunRecord, legible, measures_of
 
 # the words of lines that are decoded throughout a journal
-DECODED = (
-    '"Note"',
-    '"Suspend"',
-    '"Restore"',
-    '"Switch"',
-    '"Joined"',
-    '"Left"',
-    '"Remark"',
-    '"Resumed"',
-)
+DECODED = [
+    f'"{kind.__name__}"' for kind in (Note, Suspend, Restore, Switch, Joined, Left, Remark, Resumed)
+]
 
 OPENING = 4_000  # the first lines, which are all decoded: reasons of holds are known only for these
 
