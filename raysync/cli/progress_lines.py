@@ -48,13 +48,13 @@ class RunLines:
     def follow(self, label: str) -> Callable[[Measures], None]:
         """Add a line, and return a `watch` that updates it."""
         task = self._progress.add_task(escape(label), total=1.0, facts="starting")
-        is_terminal, tenths, shown_s = self._console.is_terminal, 0, 0.0
+        is_terminal, tenths, updated_s = self._console.is_terminal, 0, 0.0
 
         def watch(measures: Measures) -> None:
-            nonlocal tenths, shown_s
-            if measures.ended is None and time.monotonic() < shown_s + SHOW_EVERY_S:
+            nonlocal tenths, updated_s
+            if measures.ended is None and time.monotonic() < updated_s + SHOW_EVERY_S:
                 return
-            shown_s = time.monotonic()
+            updated_s = time.monotonic()
             facts = facts_of(measures, timing_only=self._timing_only)
             status = measures.ended.status if measures.ended else ""
             if status not in ("", "finished"):

@@ -234,7 +234,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     """
     if len(paths) == 1 and (paths[0] / FILE).is_file():
         return _collect_sweep(paths[0])
-    found = [each for path in paths for each in _records(path)]
+    found = [pair for path in paths for pair in _records(path)]
     collection = collection_of([record for record, _ in found], paths, [end for _, end in found])
     return replace(collection, names=tuple(name for path in paths for name in _names(path)))
 
@@ -278,7 +278,7 @@ def _collection_of_sweep(
     sweep: SweepRecord, runs: Sequence[CollectedRun], failed: Sequence[FailedTrial]
 ) -> Collection:
     names = {run.record.config.label: label_of(run.record) for run in runs}
-    renamed = [replace(each, paradigm=names.get(each.paradigm, each.paradigm)) for each in failed]
+    renamed = [replace(lost, paradigm=names.get(lost.paradigm, lost.paradigm)) for lost in failed]
     return _collection([sweep.path], runs, renamed, sweep)
 
 

@@ -109,9 +109,9 @@ def shown(columns: Iterable[Column], rows: Iterable[TableRow]) -> list[Column]:
     means = [(key, cell.mean if isinstance(cell, Estimate) else cell) for key, cell in cells]
     visible = {key for key, mean in means if isinstance(mean, int | float) and mean >= LEAST}
     return [
-        each
-        for each in columns
-        if not each.optional or visible & set(each.shown_with or [each.key])
+        column
+        for column in columns
+        if not column.optional or visible & set(column.shown_with or [column.key])
     ]
 
 

@@ -119,7 +119,7 @@ def _basis(trained: Sequence[Repeat]) -> tuple[Basis | None, RunEnd | None]:
     if all(repeat.end.kind == "done" for repeat in trained):
         return "whole work", None
     first = trained[0]
-    if any((each.end.by, each.limit) != (first.end.by, first.limit) for each in trained):
+    if any((repeat.end.by, repeat.limit) != (first.end.by, first.limit) for repeat in trained):
         return None, None
     if first.end.by in OF_EQUAL_WORK:
         return "equal work", first.end

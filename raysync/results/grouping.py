@@ -145,7 +145,7 @@ def setting_text(value: Any) -> str:
     if isinstance(value, str) and value.startswith("{"):
         value = _yaml(value)
     if isinstance(value, dict) and "name" in value:
-        inner = {name: value_text(each) for name, each in value.items() if name != "name"}
+        inner = {name: value_text(part) for name, part in value.items() if name != "name"}
         settings = ", ".join(f"{name}={text}" for name, text in inner.items())
         return f"{value['name']}({settings})" if settings else str(value["name"])
     if value is None or value != value:  # a table's NaN

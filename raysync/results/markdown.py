@@ -61,7 +61,7 @@ def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[st
     return [
         f"## {plain(scenario)}" if scenario else "",
         plain(answer(ranking)),
-        *(markdown_table(each.frame()) for each in tables_of(collection, ranking, median=median)),
+        *(markdown_table(table.frame()) for table in tables_of(collection, ranking, median=median)),
         "\n".join(f"- {plain(text)}" for text in bottlenecks(collection, scenario)),
     ]
 

@@ -34,8 +34,10 @@ def shared_shares(records: Sequence[RunRecord]) -> list[float | None]:
     None: it ran in virtual time, or alone, was resumed, or its record does not say.
     """
     occupancies = [occupancy_of(record) for record in records]
-    known = [each for each in occupancies if each is not None]
-    return [None if each is None else _shared_share(each, known) for each in occupancies]
+    known = [occupancy for occupancy in occupancies if occupancy is not None]
+    return [
+        None if occupancy is None else _shared_share(occupancy, known) for occupancy in occupancies
+    ]
 
 
 def _shared_share(own: Occupancy, everyone: Sequence[Occupancy]) -> float | None:
@@ -52,7 +54,7 @@ def _shared_share(own: Occupancy, everyone: Sequence[Occupancy]) -> float | None
     shared_s = sum(
         later - sooner
         for sooner, later in pairwise(times)
-        if _is_crowded(own, [each for each in others if each.began <= sooner < each.ended])
+        if _is_crowded(own, [other for other in others if other.began <= sooner < other.ended])
     )
     share = shared_s / (own.ended - own.trained_from)
     return share if share >= LEAST_SHARE else None

@@ -144,9 +144,9 @@ class Standings:
         """
         margin = self.margin or 0.0
         return tuple(
-            each.other.paradigm
-            for each in self.behind
-            if each.distance is not None and each.distance < margin and each.margin.complete
+            versus.other.paradigm
+            for versus in self.behind
+            if versus.distance is not None and versus.distance < margin and versus.margin.complete
         )
 
 
@@ -192,7 +192,7 @@ def rank(collection: Collection, scenario: str = "") -> Ranking:
     criteria, groups = collection.criteria(scenario), collection.scenarios[scenario]
     final = final_measure(criteria)
     rates = rate_choices(groups, criteria)
-    worse = {label for each in rates for label in each.labels.values() if label != each.label}
+    worse = {label for choice in rates for label in choice.labels.values() if label != choice.label}
     every = _repeats(collection, scenario, criteria)
     repeats = [repeat for repeat in every if repeat.paradigm not in worse]
     share_cores = [run for runs in groups.values() for run in runs if run.shared_share]

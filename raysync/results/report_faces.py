@@ -45,5 +45,5 @@ class Answer:
             name=self.name,
             title=self.title,
             answer=self,
-            figures=[(each, Markup(figure_json(each))) for each in self.figures],
+            figures=[(figure, Markup(figure_json(figure))) for figure in self.figures],
         )

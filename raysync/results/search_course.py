@@ -80,7 +80,8 @@ class SearchCourse:
     @property
     def repeated(self) -> int:
         """The number of trials with the settings of an earlier one."""
-        return len(self.trials) - len({repr(sorted(each.settings.items())) for each in self.trials})
+        settings = {repr(sorted(trial.settings.items())) for trial in self.trials}
+        return len(self.trials) - len(settings)
 
     def _best(self, trials: Sequence[SearchedTrial]) -> SearchedTrial | None:
         choose = max if self.metric.rises else min

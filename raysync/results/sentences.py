@@ -92,7 +92,7 @@ def answer(ranking: Ranking) -> str:
         parts.append(f"{listed(better)} {has} a clearly better {final.measure.heading}.")
     parts += _equivalence_texts(final)
     if ranking.rates:
-        texts = [f"{each.label} (of {len(each.labels)})" for each in ranking.rates]
+        texts = [f"{choice.label} (of {len(choice.labels)})" for choice in ranking.rates]
         parts.append(
             "Of rows that differ in their learning rate alone, the best is ranked, by"
             f" {ranking.rates[0].chosen_by}: {listed(texts)}."
@@ -136,7 +136,7 @@ def _equivalence_texts(final: Standings | None) -> list[str]:
     if final is None or final.margin is None or final.first.value.count == 0:
         return []
     alike = final.equally_good
-    rest = [each.other.paradigm for each in final.behind if each.other.paradigm not in alike]
+    rest = [versus.other.paradigm for versus in final.behind if versus.other.paradigm not in alike]
     is_within = (
         f"is within {margin_text(final.measure, final.margin)} of {final.first.paradigm}'s by two"
         " one-sided tests of 5%"
@@ -249,8 +249,8 @@ def search_text(course: SearchCourse | None) -> str:
         parts.append(f"The best of {count} trials of the search: {best.words}: {value}.")
         if len(course.best_of_paradigms) > 1:
             texts = [
-                f"{each.words}: {_value_text(course, each)} (of {course.tried(paradigm)} trials)"
-                for paradigm, each in course.best_of_paradigms.items()
+                f"{trial.words}: {_value_text(course, trial)} (of {course.tried(paradigm)} trials)"
+                for paradigm, trial in course.best_of_paradigms.items()
             ]
             parts.append(f"The best of each paradigm, which are compared: {'; '.join(texts)}.")
     if course.untried:

@@ -58,7 +58,7 @@ def tables_of(collection: Collection, ranking: Ranking, *, median: bool = False)
     measures = measures_of(collection, scenario)
     columns = shown(measures, rows.values())
     for column, texts in [] if median else distances(ranking):
-        place = [each.key for each in columns].index(column.key.removesuffix("_behind"))
+        place = [measure.key for measure in columns].index(column.key.removesuffix("_behind"))
         columns.insert(place + 1, column)
         rows = {label: {**row, column.key: texts.get(label)} for label, row in rows.items()}
     found = [Table("paradigm", [REPEATS, *([SEED] if median else []), *columns], rows)]
@@ -167,7 +167,7 @@ def published_table(
 def distances(ranking: Ranking) -> Iterator[tuple[Column, dict[str, str]]]:
     """Yield columns of the distances from the first over common seeds, with the text by label."""
     for standings in (ranking.times, ranking.final):
-        if standings is None or all(each.margin.mean is None for each in standings.behind):
+        if standings is None or all(versus.margin.mean is None for versus in standings.behind):
             continue
         measure = standings.measure
         how: dict[str, tuple[str, str, Callable[[float], str]]] = {
@@ -177,7 +177,9 @@ def distances(ranking: Ranking) -> Iterator[tuple[Column, dict[str, str]]]:
         }
         heading, about, show = how[measure.compared_by]
         about += ", over common seeds, with the 95% interval of one pair"
-        texts = {each.other.paradigm: range_text(each.margin, show) for each in standings.behind}
+        texts = {
+            versus.other.paradigm: range_text(versus.margin, show) for versus in standings.behind
+        }
         yield Column(f"{measure.key}_behind", heading, about=about), texts
 
 

@@ -83,7 +83,7 @@ KNOWN_AXES = {
 }
 
 
-def figures(all_series: Sequence[Series], criteria: Criteria) -> list[Figure]:
+def figures(all_series: Sequence[Series], criteria: Criteria) -> list[Figure | None]:
     """Return the figures of a scenario; without evaluations only of the work done."""
     if criteria.metric is None or not any(
         len(run.record.evaluations) for series in all_series for run in series.runs
@@ -93,7 +93,7 @@ def figures(all_series: Sequence[Series], criteria: Criteria) -> list[Figure]:
     return [
         _against(all_series, criteria, measure, "time"),
         _against(all_series, criteria, measure, "samples"),
-        *_time_to(all_series, criteria, measure),
+        _time_to(all_series, criteria, measure),
     ]
 
 
@@ -200,7 +200,7 @@ def _unfinished(series: Series, run: CollectedRun, x: Floats, y: Floats) -> list
 
 def _time_to(
     all_series: Sequence[Series], criteria: Criteria, measure: MeasureAxis
-) -> list[Figure]:
+) -> Figure | None:
     curves = {
         series.index: [points(run, measure, "time") for run in series.regular]
         for series in all_series
@@ -208,7 +208,7 @@ def _time_to(
     best = np.maximum if measure.rises else np.minimum
     met_values = [best.accumulate(y) for pairs in curves.values() for _, y in pairs if len(y)]
     if not met_values:
-        return []
+        return None
     target = measure.target(criteria)
     levels = np.unique(np.concatenate(met_values))
     own_target = [] if target is None else [target]
@@ -224,26 +224,24 @@ def _time_to(
     direction: dict[str, Any] = {} if measure.rises else {"autorange": "reversed"}
     shapes = [] if target is None else [rule((target, target), (0, 1), yref="paper")]
     ends = "A curve ends at the best that every seed reached." if over_seeds(all_series) else ""
-    return [
-        Figure(
-            key=f"time-to-{measure.key}",
-            section=SECTION,
-            title=f"Time to {measure.name}, for every target",
-            caption=caption(
-                f"Seconds from the first release until test {measure.name} first met each target.",
-                over_seeds(all_series),
-                ends,
-                "Dotted line: the experiment's target." if shapes else "",
-            ),
-            traces=traces,
-            layout={
-                "xaxis": axis(f"target: {measure.title}", **measure.axis, **direction),
-                "yaxis": axis("seconds", rangemode="tozero"),
-                "shapes": shapes,
-            },
-            views=_views(all_series, measure, "xaxis")[::-1],
-        )
-    ]
+    return Figure(
+        key=f"time-to-{measure.key}",
+        section=SECTION,
+        title=f"Time to {measure.name}, for every target",
+        caption=caption(
+            f"Seconds from the first release until test {measure.name} first met each target.",
+            over_seeds(all_series),
+            ends,
+            "Dotted line: the experiment's target." if shapes else "",
+        ),
+        traces=traces,
+        layout={
+            "xaxis": axis(f"target: {measure.title}", **measure.axis, **direction),
+            "yaxis": axis("seconds", rangemode="tozero"),
+            "shapes": shapes,
+        },
+        views=_views(all_series, measure, "xaxis")[::-1],
+    )
 
 
 def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:

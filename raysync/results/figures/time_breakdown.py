@@ -42,15 +42,15 @@ BARS_LAYOUT = {
 }
 
 
-def figures(all_series: Sequence[Series]) -> list[Figure]:
+def figures(all_series: Sequence[Series]) -> list[Figure | None]:
     pushed = [series for series in all_series if any(map(len, series.pushes))]
     if not pushed:
         return []
     return [
         _time_figure(pushed),
-        *_contribution_figure(pushed),
+        _contribution_figure(pushed),
         _drop_reason_figure(pushed),
-        *_drop_share_figure(pushed),
+        _drop_share_figure(pushed),
     ]
 
 
@@ -121,10 +121,10 @@ def time_parts(pushes: pd.DataFrame) -> pd.DataFrame:
     return _sums_by_slot(frame, [*ACTIVITIES, "samples"])
 
 
-def _contribution_figure(all_series: Sequence[Series]) -> list[Figure]:
+def _contribution_figure(all_series: Sequence[Series]) -> Figure | None:
     tables = _means(all_series, contributions)
-    if max(len(table) for table in tables) < 2:
-        return []
+    if max(map(len, tables)) < 2:
+        return None
     sizes = _mean(tables)
     sizes = sizes.assign(equal=1.0 / len(sizes))
     many = _has_many_workers(tables)
@@ -148,17 +148,15 @@ def _contribution_figure(all_series: Sequence[Series]) -> list[Figure]:
                 "hovertemplate": f"{name}: %{{y}} %<extra></extra>",
             }
         )
-    return [
-        Figure(
-            key="contribution",
-            section=SECTION,
-            title="Contribution of each " + ("group of workers" if many else "worker"),
-            caption="Share of the applied samples, in %. Diamond: its share of the workers'"
-            " computing speed; line: an equal share.",
-            traces=traces,
-            layout=BARS_LAYOUT | {"yaxis": axis("% of samples", rangemode="tozero")},
-        )
-    ]
+    return Figure(
+        key="contribution",
+        section=SECTION,
+        title="Contribution of each " + ("group of workers" if many else "worker"),
+        caption="Share of the applied samples, in %. Diamond: its share of the workers'"
+        " computing speed; line: an equal share.",
+        traces=traces,
+        layout=BARS_LAYOUT | {"yaxis": axis("% of samples", rangemode="tozero")},
+    )
 
 
 def contributions(pushes: pd.DataFrame) -> pd.DataFrame:
@@ -224,27 +222,25 @@ def _drop_reason_figure(all_series: Sequence[Series]) -> Figure:
     )
 
 
-def _drop_share_figure(all_series: Sequence[Series]) -> list[Figure]:
+def _drop_share_figure(all_series: Sequence[Series]) -> Figure | None:
     tables = _means(all_series, drop_counts)
     if not any(table.dropped.any() for table in tables):
-        return []
+        return None
     many = _has_many_workers(tables)
     tables = [_by_group(table, "sum") for table in tables] if many else tables
     traces = _shares(all_series, [table.dropped / table.pushes for table in tables], "its pushes")
     whose = "group of workers" if many else "worker"
-    return [
-        Figure(
-            key="lost",
-            section=SECTION,
-            title=f"Dropped pushes of each {whose}",
-            caption=(
-                f"Share of the {whose}'s own pushes, in %: unequal shares bias the model towards"
-                " the data of workers that lose fewer pushes."
-            ),
-            traces=traces,
-            layout=BARS_LAYOUT | {"yaxis": axis("% of its pushes", rangemode="tozero")},
-        )
-    ]
+    return Figure(
+        key="lost",
+        section=SECTION,
+        title=f"Dropped pushes of each {whose}",
+        caption=(
+            f"Share of the {whose}'s own pushes, in %: unequal shares bias the model towards"
+            " the data of workers that lose fewer pushes."
+        ),
+        traces=traces,
+        layout=BARS_LAYOUT | {"yaxis": axis("% of its pushes", rangemode="tozero")},
+    )
 
 
 def drop_counts(pushes: pd.DataFrame) -> pd.DataFrame:

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from raysync.core.ids import Slot, WorkerId
-from raysync.results.collection import CollectedRun
 from raysync.results.figures.journal_events import RunEvents
 from raysync.results.figures.primitives import (
     Figure,
@@ -18,6 +17,7 @@ from raysync.results.figures.primitives import (
     View,
     axis,
     bar,
+    caption,
     heading,
     numbers,
     plain,
@@ -43,21 +43,20 @@ class Lanes:
     """The lanes of one run."""
 
     series: Series
-    run: CollectedRun
     pushes: pd.DataFrame
     events: RunEvents
 
 
-def figures(all_series: Sequence[Series]) -> list[Figure]:
+def figure(all_series: Sequence[Series]) -> Figure | None:
     """Return the figure of a scenario: each paradigm's run with the smallest seed."""
     workers = max(FEWEST_LANES, MOST_LANES // max(1, len(all_series)))
     lanes = [
-        Lanes(series, series.runs[0], _few_workers(series.pushes[0], workers), series.run_events[0])
+        Lanes(series, _few_workers(series.pushes[0], workers), series.run_events[0])
         for series in all_series
         if series.runs and len(series.pushes[0])
     ]
     if not lanes:
-        return []
+        return None
     views = _views(lanes)
     start = [views[0].low, views[0].high]
     rows, traces = 0, []
@@ -66,33 +65,28 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
         rows += 1 + len(names)
         traces.append(heading(lane.series, names, [view.low for view in views]))
         traces += _bars(lane, names, views) + _decision_marks(lane, names, views)
-    seeds = {lane.run.seed for lane in lanes}
+    seeds = {lane.series.runs[0].seed for lane in lanes}
     notes = any(trace["type"] == "scatter" and trace["mode"] == "markers" for trace in traces)
-    caption = (
-        "Each bar is an iteration, from its release: transfer (paler), computing (full colour),"
-        " waiting (palest), in seconds."
+    return Figure(
+        key="timeline",
+        section=SECTION,
+        title="Timeline of iterations",
+        caption=caption(
+            "Each bar is an iteration, from its release: transfer (paler), computing (full colour),"
+            " waiting (palest), in seconds.",
+            "Triangles: decisions about a worker." if notes else "",
+            f"Seed {seeds.pop()}." if len(seeds) == 1 else "",
+        ),
+        traces=traces,
+        layout={
+            "barmode": "overlay",
+            "bargap": 0.25,
+            **rows_layout(rows),
+            "xaxis": axis("seconds since the first release", range=start),
+        },
+        wide=True,
+        views=tuple(views),
     )
-    if notes:
-        caption += " Triangles: decisions about a worker."
-    if len(seeds) == 1:
-        caption += f" Seed {seeds.pop()}."
-    return [
-        Figure(
-            key="timeline",
-            section=SECTION,
-            title="Timeline of iterations",
-            caption=caption,
-            traces=traces,
-            layout={
-                "barmode": "overlay",
-                "bargap": 0.25,
-                **rows_layout(rows),
-                "xaxis": axis("seconds since the first release", range=start),
-            },
-            wide=True,
-            views=tuple(views),
-        )
-    ]
 
 
 def _few_workers(pushes: pd.DataFrame, workers: int) -> pd.DataFrame:
