@@ -26,6 +26,9 @@ app = typer.Typer(
 File = Annotated[
     Path, typer.Argument(metavar="FILE", help="Experiment file (YAML).", show_default=False)
 ]
+RunFolder = Annotated[
+    str, typer.Argument(metavar="RUN", help="Run folder, or its URI.", show_default=False)
+]
 Settings = Annotated[
     list[str], typer.Option("--set", metavar="KEY=VALUE", help="Override a setting: a.b=value.")
 ]

@@ -21,6 +21,7 @@ from raysync.record.metrics_registry import ON_REQUEST, REGISTRY
 from raysync.record.storage import written
 
 TIMEOUT_S = 10
+NO_PROMETHEUS = "the server at that address is no Prometheus"
 ALL_SERIES = '{__name__=~"ray_raysync_.+"}'
 # Ray's head adds its own dashboards to the folder, and settings to start Prometheus and Grafana
 NEXT = """\
@@ -119,7 +120,7 @@ def _label_values(url: str, label: str) -> list[str]:
     answer = _read_json(f"{url}/api/v1/label/{label}/values?{query}", url)
     values = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(values, list):
-        raise ConfigError(f"--prometheus {url}: the server at that address is no Prometheus.")
+        raise ConfigError(f"--prometheus {url}: {NO_PROMETHEUS}.")
     return values
 
 
@@ -128,16 +129,10 @@ def _read_json(query_url: str, url: str) -> Any:
         with urlopen(query_url, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except HTTPError as error:
-        raise ConfigError(
-            f"--prometheus {url}: the server at that address is no Prometheus, or is not ready"
-            f" ({error})."
-        ) from error
+        problem = f"{NO_PROMETHEUS}, or is not ready ({error})"
     except (OSError, HTTPException) as error:
         reason = getattr(error, "reason", error)
-        raise ConfigError(
-            f"--prometheus {url}: no answer ({getattr(reason, 'strerror', None) or reason})."
-        ) from error
-    except ValueError as error:
-        raise ConfigError(
-            f"--prometheus {url}: the server at that address is no Prometheus."
-        ) from error
+        problem = f"no answer ({getattr(reason, 'strerror', None) or reason})"
+    except ValueError:
+        problem = NO_PROMETHEUS
+    raise ConfigError(f"--prometheus {url}: {problem}.")

@@ -3,32 +3,25 @@
 from __future__ import annotations
 
 import shutil
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from raysync.cli.app import app
+from raysync.cli.app import RunFolder, app
 from raysync.cli.console import console
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.reader import RunRecord, load
 from raysync.record.storage import completed
 
+Which = Literal["final", "best"]
 SAFETENSORS, TORCH = (".safetensors",), (".pt", ".pth")  # suffixes of files
-
-
-class Which(StrEnum):
-    final = "final"
-    best = "best"
 
 
 @app.command()
 def export(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run folder, or its URI.", show_default=False)
-    ],
+    run: RunFolder,
     file: Annotated[
         Path,
         typer.Argument(
@@ -49,20 +42,20 @@ def export(
                 " keep: best."
             ),
         ),
-    ] = Which.final,
+    ] = "final",
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write the trained model of a run to a file: its state_dict, by the names of its tensors."""
     _check_file(file, force)
     record = load(run)
-    tensors = record.state_dict(which.value)
+    tensors = record.state_dict(which)
     try:
         if not file.suffix:
             _write_folder(record, which, file)
             return
         with completed(file) as temporary:
             if file.suffix in SAFETENSORS:
-                shutil.copyfile(record.model_file(which.value), temporary)
+                shutil.copyfile(record.model_file(which), temporary)
             else:
                 import torch
 
@@ -101,5 +94,5 @@ def _write_folder(record: RunRecord, which: Which, folder: Path) -> None:
     with without_imports():
         task = load_task(choice)
     assert isinstance(task, HuggingFaceTask), "another task under that name"
-    task.save_pretrained(record.model(which=which.value), folder)
+    task.save_pretrained(record.model(which=which), folder)
     console.print_plain(f"Written: {folder}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
-from enum import StrEnum
 from inspect import Parameter, getdoc, signature
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 from rich.markup import escape
@@ -18,12 +17,7 @@ from raysync.cli.console import console
 from raysync.paradigms import PARADIGMS, PRESETS
 from raysync.results.grouping import workers_text
 
-
-class ListKind(StrEnum):
-    paradigms = "paradigms"
-    models = "models"
-    datasets = "datasets"
-    clusters = "clusters"
+ListKind = Literal["paradigms", "models", "datasets", "clusters"]
 
 
 @app.command(name="list")
@@ -39,13 +33,12 @@ def list_(
     """List the paradigms, models, data sets or clusters that come with raysync, with their
     settings.
     """
-    if kind is ListKind.clusters:
+    if kind == "clusters":
         _list_clusters()
         return
-    table = Table(box=None, pad_edge=False)
-    columns = _model_columns(measure) if kind is ListKind.models else {}
-    for column in ("name", *next(iter(columns.values()), {}), "settings", "what it is"):
-        table.add_column(column, no_wrap=column == "name")
+    columns = _model_columns(measure) if kind == "models" else {}
+    headings = ("name", *next(iter(columns.values()), {}), "settings", "what it is")
+    rows: list[tuple[str, ...]] = []
     for name, builtin in _builtins(kind).items():
         parameters = signature(builtin).parameters.values()
         settings = [
@@ -53,21 +46,14 @@ def list_(
             for parameter in parameters
             if parameter.default is not parameter.empty
         ]
-        cells = [
-            name,
-            *columns.get(name, {}).values(),
-            ", ".join(settings) or "-",
-            (getdoc(builtin) or "").splitlines()[0],
-        ]
-        table.add_row(*map(escape, cells))
-    if kind is ListKind.paradigms:
+        about = (getdoc(builtin) or "").splitlines()[0]
+        rows.append((name, *columns.get(name, {}).values(), ", ".join(settings) or "-", about))
+    if kind == "paradigms":
         for name, preset in PRESETS.items():
             settings = [f"{parameter}={value!r}" for parameter, value in preset.parameters.items()]
-            table.add_row(
-                *map(escape, (name, f"{preset.paradigm}: {', '.join(settings)}", preset.about))
-            )
-    console.print(table)
-    if kind is ListKind.models:
+            rows.append((name, f"{preset.paradigm}: {', '.join(settings)}", preset.about))
+    _print_rows(headings, rows)
+    if kind == "models":
         console.print_plain(
             "Of other libraries: torchvision:NAME, and with pip install 'raysync[timm]' timm:NAME."
         )
@@ -75,19 +61,26 @@ def list_(
 
 
 def _list_clusters() -> None:
-    table = Table(box=None, pad_edge=False)
-    for column in ("name", "workers", "what it is"):
-        table.add_column(column, no_wrap=column == "name")
+    rows = []
     for name, about in config.profiles().items():
         experiment = config.validate({"profile": name, "engine": "virtual"})
-        table.add_row(escape(name), workers_text(experiment), escape(about.splitlines()[0]))
-    console.print(table)
+        rows.append((name, workers_text(experiment), about.splitlines()[0]))
+    _print_rows(("name", "workers", "what it is"), rows)
     console.print(
         "Name one: --set profile=NAME; your own: --set profile=FILE.yaml (`raysync calibrate`"
         " writes one).",
         markup=False,
         highlight=False,
     )
+
+
+def _print_rows(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    table = Table(box=None, pad_edge=False)
+    for heading in headings:
+        table.add_column(heading, no_wrap=heading == "name")
+    for row in rows:
+        table.add_row(*map(escape, row))
+    console.print(table)
 
 
 def _model_columns(measure: bool) -> dict[str, dict[str, str]]:
@@ -110,20 +103,17 @@ def _model_columns(measure: bool) -> dict[str, dict[str, str]]:
 
 
 def _builtins(kind: ListKind) -> Mapping[str, Callable[..., Any]]:
-    if kind is ListKind.paradigms:
+    if kind == "paradigms":
         return PARADIGMS
     from raysync.training.data.datasets import DATASETS  # slow: it imports torch
     from raysync.training.models.builtin import MODELS
 
-    return MODELS if kind is ListKind.models else DATASETS
+    return MODELS if kind == "models" else DATASETS
 
 
 def _default(builtin: Callable[..., Any], parameter: Parameter) -> str:
     """Return a parameter's default; of a dataclass's field, the value of its factory."""
-    factories = (
-        {field.name: field.default_factory for field in fields(builtin)}
-        if is_dataclass(builtin)
-        else {}
-    )
+    own = fields(builtin) if is_dataclass(builtin) else ()
+    factories = {field.name: field.default_factory for field in own}
     factory = factories.get(parameter.name, MISSING)
     return repr(parameter.default if factory is MISSING else factory())

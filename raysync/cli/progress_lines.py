@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 from rich.markup import escape
@@ -49,13 +48,13 @@ class RunLines:
     def follow(self, label: str) -> Callable[[Measures], None]:
         """Add a line, and return a `watch` that updates it."""
         task = self._progress.add_task(escape(label), total=1.0, facts="starting")
-        is_terminal, tenths, shown_s = self._console.is_terminal, 0, 0.0
+        is_terminal, tenths, updated_s = self._console.is_terminal, 0, 0.0
 
         def watch(measures: Measures) -> None:
-            nonlocal tenths, shown_s
-            if measures.ended is None and time.monotonic() < shown_s + SHOW_EVERY_S:
+            nonlocal tenths, updated_s
+            if measures.ended is None and time.monotonic() < updated_s + SHOW_EVERY_S:
                 return
-            shown_s = time.monotonic()
+            updated_s = time.monotonic()
             facts = facts_of(measures, timing_only=self._timing_only)
             status = measures.ended.status if measures.ended else ""
             if status not in ("", "finished"):
@@ -128,12 +127,7 @@ class TrialsLine:
         self._progress.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._progress.stop()
 
     def begin(self, what: str, count: int, before: int = 0) -> None:

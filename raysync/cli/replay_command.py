@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from raysync.cli.app import app
+from raysync.cli.app import RunFolder, app
 from raysync.cli.console import console, errors
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError
@@ -20,9 +20,7 @@ from raysync.record.storage import local_copy
 
 @app.command()
 def replay(
-    record: Annotated[
-        str, typer.Argument(metavar="RUN", help="Run folder, or its URI.", show_default=False)
-    ],
+    record: RunFolder,
     trust: Annotated[
         bool,
         typer.Option(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import StrEnum
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -21,13 +20,7 @@ if TYPE_CHECKING:
     from raysync.results.collection import Collection
 
 
-class Format(StrEnum):
-    html = "html"
-    md = "md"
-    png = "png"
-    trace = "trace"
-
-
+Format = Literal["html", "md", "png", "trace"]
 Paths = Annotated[
     list[str],
     typer.Argument(
@@ -74,7 +67,7 @@ Margin = Annotated[
 @app.command()
 def report(
     paths: Paths,
-    kind: Kind = Format.html,
+    kind: Kind = "html",
     output: Output = None,
     median: Median = False,
     margin: Margin = None,
@@ -84,16 +77,16 @@ def report(
     """
     from raysync.results.collection import collect
 
-    if median and kind is not Format.md:
+    if median and kind != "md":
         raise ConfigError(
-            f"--median applies to the tables of --format md; it has no meaning for {kind.value}."
+            f"--median applies to the tables of --format md; it has no meaning for {kind}."
         )
     if margin is not None and not 0 < margin < inf:
         raise ConfigError(f"--margin {margin:g}: it must be above 0, and finite.")
     _check_output(output, kind)
     collection = collect([local_copy(path, without=[TUNE, CHECKPOINTS]) for path in paths])
     collection = replace(collection, margin=margin)
-    if kind is Format.md and output is None:
+    if kind == "md" and output is None:
         from raysync.results.markdown import markdown
 
         typer.echo(visible(markdown(collection, median=median)), nl=False)
@@ -111,31 +104,28 @@ def _check_output(output: Path | None, kind: Format) -> None:
         return
     if not output.absolute().parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
-    if output.is_dir() and kind is not Format.png:
+    found = "folder" if output.is_dir() else "file"
+    expected = "folder" if kind == "png" else "file"
+    if output.exists() and found != expected:
         raise ConfigError(
-            f"--output {output}: this is a folder; --format {kind.value} is written to a file."
-        )
-    if output.is_file() and kind is Format.png:
-        raise ConfigError(
-            f"--output {output}: this is a file; --format png is written to a folder."
+            f"--output {output}: this is a {found}; --format {kind} is written to a {expected}."
         )
     (check if output.is_dir() else check_file)(output, "--output")
 
 
 def _default_output(collection: Collection, kind: Format) -> Path:
     """Return the report's place in the first folder, or in the folder of the only run."""
-    names = {Format.html: "report.html", Format.png: "report", Format.trace: "trace.json"}
-    only_run = kind is Format.trace
-    folder = collection.runs[0].record.path if only_run else collection.paths[0]
-    return folder / names[kind]
+    if kind == "trace":
+        return collection.runs[0].record.path / "trace.json"
+    return collection.paths[0] / ("report.html" if kind == "html" else "report")
 
 
 def _write(collection: Collection, kind: Format, path: Path, median: bool) -> None:
-    if kind is Format.md:
+    if kind == "md":
         from raysync.results.markdown import markdown
 
         path.write_text(visible(markdown(collection, median=median)), encoding="utf-8")
-    elif kind is Format.trace:
+    elif kind == "trace":
         from raysync.results.trace import write_trace
 
         if len(collection.runs) > 1:
@@ -147,4 +137,4 @@ def _write(collection: Collection, kind: Format, path: Path, median: bool) -> No
     else:
         from raysync.results.page import write_html, write_png
 
-        (write_html if kind is Format.html else write_png)(collection, path)
+        (write_html if kind == "html" else write_png)(collection, path)

@@ -13,7 +13,7 @@ from raysync import config
 from raysync.cli.app import EngineName, Settings, Trust, app, check_trust, with_engine
 from raysync.cli.console import console, say
 from raysync.cli.progress_lines import run_lines
-from raysync.cli.table import print_bottlenecks, print_divergences, print_losses, print_table
+from raysync.cli.table import print_results
 from raysync.cli.training_session import announce, say_where_the_model_is, train
 from raysync.cli.watch import newest
 from raysync.cluster.ray_private.fork_server import ForkServer, started_early
@@ -85,24 +85,19 @@ def _go_on(
     from raysync.running.run import run_in
 
     training, resume_from = prepare_to_resume(record, experiment, say)
-    choice = experiment.paradigm
     announce(experiment)
     with engine_for(training.experiment, say, address, fork_server) as engine:
         with run_lines(experiment.timing == "only") as lines:
-            watch = lines.follow(experiment.label)
             done = run_in(
                 engine,
                 training,
-                choice,
-                watch=watch,
+                experiment.paradigm,
+                watch=lines.follow(experiment.label),
                 notify=say,
                 resume_from=resume_from,
                 diagnose=bottleneck_of_run,
             )
         summaries = {experiment.label: [done.summary]}
-        print_table(summaries, experiment, [experiment.seed], training.primary)
-        print_divergences(summaries)
-        print_losses(summaries, [experiment.seed])
-        print_bottlenecks(summaries)
+        print_results(summaries, experiment, [experiment.seed], training.primary)
         console.print_plain(f"Record: {display_name(done.path)}")
         say_where_the_model_is([done])

@@ -96,12 +96,9 @@ def state_of(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> 
         error = f": {measures.ended.error}" if measures.ended.error else ""
         how = f", {measures.end.how}" if measures.end.kind in ("reached", "cut") else ""
         return f"{measures.ended.status} after {seconds(measures.seconds)}{how}{error}"
-    left = ""
-    left_s = (
-        measures.seconds * (1 - measures.progress) / measures.progress
-        if measures.progress > 0
-        else inf
-    )
+    left, left_s = "", inf
+    if measures.progress > 0:
+        left_s = measures.seconds * (1 - measures.progress) / measures.progress
     # virtual seconds do not pass, and an estimate of 30 years is none
     if left_s < LONGEST_LEFT_S and about.get("engine") == "ray" and not is_quiet:
         left_s = max(0, round(left_s))
@@ -111,19 +108,15 @@ def state_of(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> 
 
 def _progress_line(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> Table:
     measures = status.measures
+    done = min(1.0, measures.progress)
+    work = (
+        f"{measures.samples:,} of {measures.workload_samples:,} samples,"
+        f" {measures.updates:,} updates"
+    )
     line = Table.grid(padding=(0, 1))
     line.add_row(
-        ProgressBar(total=1.0, completed=min(1.0, measures.progress), width=20),
-        Facts(
-            [
-                f"{min(1.0, measures.progress):4.0%}",
-                (
-                    f"{measures.samples:,} of {measures.workload_samples:,} samples,"
-                    f" {measures.updates:,} updates"
-                ),
-                state_of(status, about, is_quiet=is_quiet),
-            ]
-        ),
+        ProgressBar(total=1.0, completed=done, width=20),
+        Facts([f"{done:4.0%}", work, state_of(status, about, is_quiet=is_quiet)]),
     )
     return line
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -95,7 +94,9 @@ def sweep(
         except SystemExit:  # after `ray job stop`
             say(f"Stopped. To resume: raysync sweep --resume {folder}")
             raise
-    counts = Counter(map(_end_text, record.table.to_dict("records")))
+    # how each trial ended: its status, or what ended it earlier
+    ends = zip(record.table.end, record.table.ended_by, strict=True)
+    counts = Counter(RunEnd(kind, by, 0.0, 0.0).how for kind, by in ends)
     console.print(
         f"{len(record.table)} trials: {', '.join(f'{n} {text}' for text, n in counts.items())}.",
         highlight=False,
@@ -106,14 +107,13 @@ def sweep(
         f"Table: {display_name(record.path / CSV)}\nReport: raysync report"
         f" {display_name(record.path)}"
     )
+    begun = f"{len(record.table)} of {plan.total} trials began"
     if ending == "interrupted":
-        begun = f"{len(record.table)} of {plan.total} trials began"
         say(f"Interrupted: {begun}. To resume: raysync sweep --resume {folder}")
         raise typer.Exit(130)
     if ending == "out of time":
-        budget_s, ends = plan.sweep.time_budget_s, record.ends.values()
-        finished = sum(not end.is_left_off for end in ends)
-        begun = f"{len(record.table)} of {plan.total} trials began"
+        budget_s = plan.sweep.time_budget_s
+        finished = sum(not end.is_left_off for end in record.ends.values())
         say(
             f"The time budget of {budget_s:g} s is over: {begun}, {finished} ended by themselves."
             f" To go on: raysync sweep --resume {folder} --set sweep.time_budget_s={budget_s:g}"
@@ -123,11 +123,6 @@ def sweep(
         raise typer.Exit(1)
 
 
-def _end_text(row: Mapping[Any, Any]) -> str:
-    """Describe how a trial ended: its status, or what ended it earlier."""
-    return RunEnd(row["end"], row["ended_by"], 0.0, 0.0).how
-
-
 def _print_answer(record: SweepRecord) -> None:
     from raysync.results.collection import collect
     from raysync.results.ranking import rank_all
@@ -135,13 +130,15 @@ def _print_answer(record: SweepRecord) -> None:
 
     collection = collect([record.path])
     rankings = rank_all(collection)
-    if collection.search is not None:
-        console.print_plain(search_text(collection.search))
-    for ranking in rankings:
-        console.print_plain(scenario_answer(ranking))
-    for sentence in (overall(rankings), *cautions(collection), *losses(collection)):
-        if sentence:
-            console.print_plain(sentence)
+    sentences = [
+        search_text(collection.search),
+        *map(scenario_answer, rankings),
+        overall(rankings),
+        *cautions(collection),
+        *losses(collection),
+    ]
+    for sentence in filter(None, sentences):
+        console.print_plain(sentence)
 
 
 def any_failed(table: pd.DataFrame) -> bool:

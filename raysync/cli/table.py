@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,8 @@ from raysync.results.tables import Table, statuses_text
 
 if TYPE_CHECKING:
     from raysync.results.report_faces import Answer
+
+Summaries = Mapping[str, Sequence[dict[str, Any] | None]]
 
 NARROWEST = 7  # characters of a line of a heading
 
@@ -57,18 +59,36 @@ def print_rows(table: Table, marks: Mapping[str, str] = {}) -> None:
     console.print(printed)
 
 
-def print_table(
-    rows: Mapping[str, Sequence[dict[str, Any] | None]],
+def print_results(
+    rows: Summaries,
     experiment: Experiment,
     seeds: Sequence[int],
     metric: PrimaryMetric,
+    answers: Iterable[str] = (),
 ) -> None:
-    """Print a row for each paradigm: means over the seeds, with the interval of the results.
+    """Print the results of a session: a table, and sentences.
 
     Args:
         rows: paradigm -> the summary of each seed's run; None for a run that failed.
         metric: the measure of the models' quality.
+        answers: which paradigm leads.
     """
+    print_table(rows, experiment, seeds, metric)
+    for label, summaries in rows.items():
+        found = [run["error"] for run in summaries if run and run["status"] == "diverged"]
+        if found:
+            console.print_plain(f"{label}: diverged: {found[0]}.")
+    for text in answers:
+        console.print_plain(text)
+    print_losses(rows, seeds)
+    for text in describe_bottlenecks(rows):
+        console.print_plain(text)
+
+
+def print_table(
+    rows: Summaries, experiment: Experiment, seeds: Sequence[int], metric: PrimaryMetric
+) -> None:
+    """Print a row for each paradigm: means over the seeds, with the interval of the results."""
     console.print(title(experiment, seeds), highlight=False, soft_wrap=True)
     table = table_of(rows, experiment, metric)
     marks = {}
@@ -79,20 +99,14 @@ def print_table(
     print_rows(table, marks)
 
 
-def table_of(
-    rows: Mapping[str, Sequence[dict[str, Any] | None]],
-    experiment: Experiment,
-    metric: PrimaryMetric,
-) -> Table:
+def table_of(rows: Summaries, experiment: Experiment, metric: PrimaryMetric) -> Table:
     """Return the table that `print_table` prints."""
     is_timed = experiment.timing == "only"
     criteria = Criteria(None, None) if is_timed else Criteria(metric, experiment.aim(metric))
     columns = measures_for(criteria)
     values: dict[str, TableRow] = {
         label: {
-            column.key: estimate(
-                [summary.get(column.key) if summary else None for summary in summaries]
-            )
+            column.key: estimate([run.get(column.key) if run else None for run in summaries])
             for column in columns
         }
         for label, summaries in rows.items()
@@ -100,13 +114,7 @@ def table_of(
     return Table("paradigm", shown(columns, values.values()), values)
 
 
-def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
-    """Print the bottleneck of each paradigm, from its first seed with a diagnosis."""
-    for text in describe_bottlenecks(rows):
-        console.print_plain(text)
-
-
-def print_losses(rows: Mapping[str, Sequence[dict[str, Any] | None]], seeds: Sequence[int]) -> None:
+def print_losses(rows: Summaries, seeds: Sequence[int]) -> None:
     """Print the unplanned losses of runs."""
     runs = (
         (label if len(seeds) == 1 else f"{label}, seed {seed}", summary)
@@ -116,14 +124,6 @@ def print_losses(rows: Mapping[str, Sequence[dict[str, Any] | None]], seeds: Seq
     )
     for text in describe_losses(runs):
         console.print_plain(text)
-
-
-def print_divergences(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
-    """Print the first number that is not finite of each paradigm's first diverged run."""
-    for label, summaries in rows.items():
-        found = [run["error"] for run in summaries if run and run["status"] == "diverged"]
-        if found:
-            console.print_plain(f"{label}: diverged: {found[0]}.")
 
 
 def plain_table(first: str, *headings: str) -> rich_table.Table:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ import typer
 from raysync.cli.app import check_places, say_that_ray_starts, warn_of_the_jobs_folder
 from raysync.cli.console import console, say
 from raysync.cli.progress_lines import run_lines
-from raysync.cli.table import print_bottlenecks, print_divergences, print_losses, print_table
+from raysync.cli.table import Summaries, print_results
 from raysync.cluster.ray_private.fork_server import ForkServer, started_early
 from raysync.config import Experiment, ParadigmChoice, common_of, row_of
 from raysync.config.secret_masking import masked
@@ -27,8 +28,7 @@ from raysync.record.writer import MODEL_FILES
 from raysync.results.collection import OF_RESULTS
 
 if TYPE_CHECKING:
-    from raysync.running.engines import Engine, WatchCallback
-    from raysync.running.run import Diagnose
+    from raysync.running.engines import Engine
     from raysync.training.preparation import TrainingPlan
 
 
@@ -58,12 +58,11 @@ def _train_in_session(
     from raysync.running.engines import engine_for
     from raysync.training.preparation import prepare
 
-    is_common = any(choice.set is None for choice in choices)
-    common = prepare(common_of(experiment)) if is_common else None
+    prepare_common = cache(lambda: prepare(common_of(experiment)))
     plans: dict[str, TrainingPlan] = {}  # label -> what its row trains
     for choice in choices:
         if choice.set is None:
-            assert common is not None, "a row without settings of its own"
+            common = prepare_common()
             plan = replace(common, experiment=row_of(common.experiment, choice))
         else:
             plan = prepare(row_of(experiment, choice))
@@ -85,13 +84,9 @@ def _train_in_session(
                 say(f"To resume: raysync compare --resume {masked(str(comparison.location))}")
             raise
         # before the shutdown of Ray, which takes seconds, or more where Ray is stuck
-        summaries = {label: _summaries(runs) for label, runs in done.items()}
-        print_table(summaries, experiment, seeds, training.primary)
-        print_divergences(summaries)
-        if comparison is not None:
-            _print_answer(comparison, done, seeds)
-        print_losses(summaries, seeds)
-        print_bottlenecks(summaries)
+        summaries: Summaries = {label: _summaries(runs) for label, runs in done.items()}
+        answers = () if comparison is None else _answers(comparison, done, seeds)
+        print_results(summaries, experiment, seeds, training.primary, answers)
         records = experiment_folder(experiment.output, experiment.name)
         # no folder: the first run could not begin
         if is_uri(records) or (records := folder_of(records)).is_dir():
@@ -104,23 +99,21 @@ def _train_in_session(
 def _summaries(runs: Sequence[RunRecord | None]) -> list[dict[str, Any] | None]:
     """Return the summaries of a paradigm's runs; beside whole runs, early ends lose results."""
     has_whole = any(record is not None and record.end.kind == "done" for record in runs)
-    return [
-        None
-        if record is None
-        else record.summary
-        if record.end.kind == "done" or not has_whole
-        else {
-            key: None if key.startswith(OF_RESULTS) else value
-            for key, value in record.summary.items()
-        }
-        for record in runs
-    ]
+    summaries: list[dict[str, Any] | None] = []
+    for record in runs:
+        summary = None if record is None else record.summary
+        if record is not None and has_whole and record.end.kind != "done":
+            summary = record.summary | {
+                key: None for key in record.summary if key.startswith(OF_RESULTS)
+            }
+        summaries.append(summary)
+    return summaries
 
 
-def _print_answer(
+def _answers(
     comparison: Comparison, done: Mapping[str, Sequence[RunRecord | None]], seeds: Sequence[int]
-) -> None:
-    """Print which paradigm leads, by the rules of every report."""
+) -> Iterator[str]:
+    """Say which paradigm leads, by the rules of every report."""
     from raysync.results.collection import FailedTrial, collection_of
     from raysync.results.ranking import rank_all
     from raysync.results.sentences import scenario_answer
@@ -135,8 +128,7 @@ def _print_answer(
         if record is None
     ]
     collection = collection_of(records, [Path(str(comparison.location))], failed=failed)
-    for ranking in rank_all(collection):
-        console.print_plain(scenario_answer(ranking))
+    yield from map(scenario_answer, rank_all(collection))
 
 
 def announce(experiment: Experiment) -> None:
@@ -153,6 +145,8 @@ def _train_all(
 ) -> dict[str, list[RunRecord | None]]:
     """Return the records of each paradigm, one for each seed; None for a run that failed."""
     from raysync.predict.diagnosis import bottleneck_of_run
+    from raysync.running.resuming import find_resume_point
+    from raysync.running.run import run_in
 
     done: dict[str, list[RunRecord | None]] = {label: [] for label in plans}
     training = next(iter(plans.values()))
@@ -161,27 +155,29 @@ def _train_all(
         warn_of_the_jobs_folder(training.experiment)
         for remark in (*remarks, *_rates(plans), *training.estimate_remarks):
             say(remark)
-        for seed, (paradigm, plan) in product(seeds, plans.items()):
+        for seed, (paradigm, common) in product(seeds, plans.items()):
             label = paradigm if len(seeds) == 1 else f"{paradigm}, seed {seed}"
             former = None if comparison is None else comparison.records.get((paradigm, seed))
             if former is not None and is_over(former):
                 done[paradigm].append(former)
                 continue
             try:
-                record = _train_one(
+                plan = common.with_seed(seed)
+                record: RunRecord | None = run_in(
                     engine,
-                    plan.with_seed(seed),
-                    lines.follow(label),
-                    former,
-                    "" if comparison is None else comparison.id,
+                    plan,
+                    plan.experiment.paradigm,
+                    watch=lines.follow(label),
+                    notify=say,
+                    comparison="" if comparison is None else comparison.id,
+                    resume_from=None if former is None else find_resume_point(former, plan, say),
                     # a cluster has one bottleneck, whatever the seed
                     diagnose=bottleneck_of_run if seed == seeds[0] else None,
                 )
             except RunFailed as failure:
                 say(f"{label} failed: {failure}")
-                done[paradigm].append(None)
-            else:
-                done[paradigm].append(record)
+                record = None
+            done[paradigm].append(record)
     return done
 
 
@@ -193,30 +189,6 @@ def _rates(plans: Mapping[str, TrainingPlan]) -> Iterator[str]:
             labels.setdefault(plan.rate_in_force(plan.experiment.paradigm), []).append(label)
     for rate, own in labels.items():
         yield rate if len(labels) == 1 else f"{', '.join(own)}: {rate}"
-
-
-def _train_one(
-    engine: Engine,
-    training: TrainingPlan,
-    watch: WatchCallback,
-    former: RunRecord | None,
-    comparison: str,
-    diagnose: Diagnose | None,
-) -> RunRecord:
-    """Train one run, or resume its earlier record."""
-    from raysync.running.resuming import find_resume_point
-    from raysync.running.run import run_in
-
-    return run_in(
-        engine,
-        training,
-        training.experiment.paradigm,
-        watch=watch,
-        notify=say,
-        comparison=comparison,
-        resume_from=None if former is None else find_resume_point(former, training, say),
-        diagnose=diagnose,
-    )
 
 
 def say_where_the_model_is(records: Sequence[RunRecord | None]) -> None:

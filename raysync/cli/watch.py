@@ -165,21 +165,20 @@ class Watcher:
 
     def _run_in_lines(self) -> None:
         """Print rare events, every tenth of the work, and the view when the run becomes quiet."""
-        print_tenths: Callable[[Measures], None] | None = None
         was_quiet = False
         for events in self._read():
             if self._status is None:
                 continue
-            print_tenths = print_tenths or self._tenths_printer()
             for event in events:
                 if event.rare:
                     self._console.print_plain(f"{event.at:,.2f} s: {event.text}")
-            print_tenths(self._status.measures)
+            self._print_tenths(self._status.measures)
             if self._is_quiet and not was_quiet:
                 self._console.print(self._view())
             was_quiet = self._is_quiet
 
-    def _tenths_printer(self) -> Callable[[Measures], None]:
+    @cached_property
+    def _print_tenths(self) -> Callable[[Measures], None]:
         lines = RunLines(
             self._console,
             Progress(console=self._console, disable=True),

@@ -19,7 +19,7 @@ import pandas as pd
 from raysync import config
 from raysync.config import Experiment, Published, Target
 from raysync.config.base import value_text
-from raysync.core.metrics import ACCURACY, PrimaryMetric
+from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.reader import RunRecord, legible, load
@@ -28,7 +28,7 @@ from raysync.record.schemas import opened_table
 from raysync.record.sweeps import FILE, VARIED, SweepRecord, load_sweep
 from raysync.results.grouping import differences, setting_text
 from raysync.results.overlap import shared_shares
-from raysync.results.search_course import SEED, SearchCourse, course_of
+from raysync.results.search_course import SEED, SearchCourse, course_of, primary_of
 
 OF_RESULTS = ("final_", "best_", "converged_", "seconds")  # prefixes of keys in the summary
 SHARED = "shared_cores_fraction"  # a key that only a collection knows
@@ -39,16 +39,14 @@ CODE_DIGITS = 8  # of a hash of code, in labels
 @dataclass(frozen=True)
 class CollectedRun:
     record: RunRecord
-    paradigm: str
-    """The label in tables: `ssp(staleness=3)`."""
+    paradigm: str  # the label in tables: `ssp(staleness=3)`
     seed: int
+    # the settings that differ from other runs, without paradigm and seed: `model=lenet,
+    # profile=8-k80`
     scenario: str = ""
-    """The settings that differ from other runs, without paradigm and seed: `model=lenet,
-    profile=8-k80`."""
-    ended: RunEnd | None = None
-    """How it ended, where its sweep knows more than its record."""
+    ended: RunEnd | None = None  # how it ended, where its sweep knows more than its record
+    # the share of its time in which it shared cores with others on a real clock; None: none
     shared_share: float | None = None
-    """The share of its time in which it shared cores with others on a real clock; None: none."""
 
     @cached_property
     def started_at(self) -> float:
@@ -114,8 +112,7 @@ class FailedTrial:
     paradigm: str
     seed: int
     error: str
-    by: str = ERROR
-    """What ended it, as in `RunEnd.by`."""
+    by: str = ERROR  # what ended it, as in `RunEnd.by`
 
     @property
     def end(self) -> RunEnd:
@@ -134,13 +131,11 @@ def _label(scenario: str, paradigm: str, seed: int) -> str:
 class Criteria:
     """The criteria that judge the runs of a scenario."""
 
-    metric: PrimaryMetric | None
-    """The quality of a model; None: none was trained (`timing: only`)."""
+    metric: PrimaryMetric | None  # the quality of a model; None: none was trained (`timing: only`)
     target: Target | None
-    last: int = 1
-    """The evaluations whose mean is the final quality."""
+    last: int = 1  # the evaluations whose mean is the final quality
+    # final qualities that differ by less are equally good; None: nobody said
     margin: float | None = None
-    """Final qualities that differ by less are equally good; None: nobody said."""
 
     @property
     def final_key(self) -> str | None:
@@ -155,21 +150,18 @@ class Criteria:
 
 @dataclass(frozen=True)
 class Collection:
-    paths: tuple[Path, ...]
-    """The folders as the command names them."""
+    paths: tuple[Path, ...]  # the folders as the command names them
+    # at least one, in file order, or in the order of the sweep's trials
     runs: tuple[CollectedRun, ...]
-    """At least one, in file order, or in the order of the sweep's trials."""
     failed: tuple[FailedTrial, ...] = ()
+    # the number of records omitted for a newer one of the same scenario, paradigm and seed
     superseded: int = 0
-    """The number of records omitted for a newer one of the same scenario, paradigm and seed."""
-    sweep: SweepRecord | None = None
-    """None: the collection is not exactly one sweep."""
+    sweep: SweepRecord | None = None  # None: the collection is not exactly one sweep
+    # the search of a sweep that has one; then `runs` have each paradigm's best settings
     search: SearchCourse | None = None
-    """The search of a sweep that has one; then `runs` have each paradigm's best settings."""
+    # in place of the experiment's `evaluation.margin`; None: as that says
     margin: float | None = None
-    """In place of the experiment's `evaluation.margin`; None: as that says."""
-    names: tuple[str, ...] = ()
-    """The names of sweeps and experiments; (): as the records say."""
+    names: tuple[str, ...] = ()  # the names of sweeps and experiments; (): as the records say
 
     @property
     def experiment(self) -> Experiment:
@@ -188,8 +180,8 @@ class Collection:
     @cached_property
     def paradigms(self) -> tuple[str, ...]:
         """The paradigms as the experiment lists them, then, or in a sweep, as they appear."""
-        labels = list(dict.fromkeys(trial.paradigm for trial in self._trials))
-        names = labels_of(run.record for run in self.runs)
+        labels = list(dict.fromkeys(trial.paradigm for trial in self.trials))
+        names = {run.record.config.label: label_of(run.record) for run in self.runs}
         choices = () if self.sweep is not None else self.experiment.paradigms
         rows = [config.row_of(self.experiment, choice).label for choice in choices]
         listed = [names.get(label, label) for label in rows]
@@ -205,25 +197,22 @@ class Collection:
         """
         order = {label: place for place, label in enumerate(self.paradigms)}
         groups: dict[str, dict[str, list[CollectedRun]]] = {
-            trial.scenario: {} for trial in self._trials
+            trial.scenario: {} for trial in self.trials
         }
-        for trial in sorted(self._trials, key=lambda trial: (order[trial.paradigm], trial.seed)):
+        for trial in sorted(self.trials, key=lambda trial: (order[trial.paradigm], trial.seed)):
             repeats = groups[trial.scenario].setdefault(trial.paradigm, [])
             if isinstance(trial, CollectedRun):
                 repeats.append(trial)
         return groups
 
     @property
-    def _trials(self) -> tuple[CollectedRun | FailedTrial, ...]:
+    def trials(self) -> tuple[CollectedRun | FailedTrial, ...]:
         return (*self.runs, *self.failed)
 
     def failures(self, scenario: str, paradigm: str) -> list[FailedTrial]:
         """Return the trials of a paradigm without a record."""
-        return [
-            trial
-            for trial in self.failed
-            if (trial.scenario, trial.paradigm) == (scenario, paradigm)
-        ]
+        place = (scenario, paradigm)
+        return [trial for trial in self.failed if (trial.scenario, trial.paradigm) == place]
 
     def statuses(self, scenario: str, paradigm: str) -> Counter[str]:
         """Count the repeats by how they ended, in words; `done`: they did their work."""
@@ -245,7 +234,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     """
     if len(paths) == 1 and (paths[0] / FILE).is_file():
         return _collect_sweep(paths[0])
-    found = [each for path in paths for each in _records(path)]
+    found = [pair for path in paths for pair in _records(path)]
     collection = collection_of([record for record, _ in found], paths, [end for _, end in found])
     return replace(collection, names=tuple(name for path in paths for name in _names(path)))
 
@@ -266,19 +255,31 @@ def collection_of(
             records, scenarios, ends or [None] * len(records), strict=True
         )
     ]
-    runs = _with_shared_cores(_separate_by_code(runs))
-    newest = _newest(runs)
-    return Collection(
-        tuple(paths), newest, failed=tuple(failed), superseded=len(runs) - len(newest)
-    )
+    return _collection(paths, runs, failed)
 
 
-def _with_shared_cores(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
+def _collection(
+    paths: Sequence[Path],
+    runs: Sequence[CollectedRun],
+    failed: Sequence[FailedTrial],
+    sweep: SweepRecord | None = None,
+) -> Collection:
+    """Complete the runs by their common cores and code, and omit those that others replace."""
     shares = shared_shares([run.record for run in runs])
-    return [
-        run if share is None else replace(run, shared_share=share)
-        for run, share in zip(runs, shares, strict=True)
+    runs = [
+        replace(run, shared_share=share)
+        for run, share in zip(_separate_by_code(runs), shares, strict=True)
     ]
+    newest = _newest(runs)
+    return Collection(tuple(paths), newest, tuple(failed), len(runs) - len(newest), sweep)
+
+
+def _collection_of_sweep(
+    sweep: SweepRecord, runs: Sequence[CollectedRun], failed: Sequence[FailedTrial]
+) -> Collection:
+    names = {run.record.config.label: label_of(run.record) for run in runs}
+    renamed = [replace(lost, paradigm=names.get(lost.paradigm, lost.paradigm)) for lost in failed]
+    return _collection([sweep.path], runs, renamed, sweep)
 
 
 def _records(path: Path) -> list[tuple[RunRecord, RunEnd | None]]:
@@ -346,11 +347,6 @@ def label_of(record: RunRecord) -> str:
     return record.config.label
 
 
-def labels_of(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return label by configuration alone -> label by the run."""
-    return {record.config.label: label_of(record) for record in records}
-
-
 def _separate_by_code(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
     """Separate runs of equal settings and different code.
 
@@ -372,14 +368,20 @@ def _codes(
     runs: Sequence[CollectedRun], key: str, group_of: Callable[[CollectedRun], str]
 ) -> list[str]:
     """Return `code=1a2b3c4d` for the runs of a group with different code, else ""."""
-    hashes = [(run.record.environment.get("user_code") or {}).get(key) or "none" for run in runs]
+    codes = [code_label(run, key) for run in runs]
     groups: dict[str, set[str]] = {}
-    for run, code in zip(runs, hashes, strict=True):
+    for run, code in zip(runs, codes, strict=True):
         groups.setdefault(group_of(run), set()).add(code)
     return [
-        f"code={code[:CODE_DIGITS]}" if len(groups[group_of(run)]) > 1 else ""
-        for run, code in zip(runs, hashes, strict=True)
+        code if len(groups[group_of(run)]) > 1 else ""
+        for run, code in zip(runs, codes, strict=True)
     ]
+
+
+def code_label(run: CollectedRun, key: str) -> str:
+    """Name the code of a run by a hash in its environment: `code=1a2b3c4d`."""
+    code = run.record.environment.get("user_code") or {}
+    return f"code={str(code.get(key) or 'none')[:CODE_DIGITS]}"
 
 
 def _newest(runs: Sequence[CollectedRun]) -> tuple[CollectedRun, ...]:
@@ -408,10 +410,7 @@ def _collect_sweep(path: Path) -> Collection:
         scenario = ", ".join(f"{key}={setting_text(row[f'config/{key}'])}" for key in varied)
         trial = int(row["trial"])
         if trial in sweep.records:
-            record = sweep.records[trial]
-            _check(record)
-            end, seed = sweep.ends[trial], record.config.seed
-            runs.append(CollectedRun(record, label_of(record), seed, scenario, ended=end))
+            runs.append(_run_of_trial(sweep, trial, scenario))
         else:
             failed.append(_failed_trial(sweep, row, scenario))
     if not runs:
@@ -420,14 +419,7 @@ def _collect_sweep(path: Path) -> Collection:
             f"{path}: nothing to report on: none of its {len(failed)} trials left a"
             f" record.\n{first}".strip()
         )
-    runs = _with_shared_cores(_separate_by_code(runs))
-    newest, names = _newest(runs), labels_of(run.record for run in runs)
-    renamed = tuple(
-        replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
-    )
-    return Collection(
-        paths=(path,), runs=newest, failed=renamed, superseded=len(runs) - len(newest), sweep=sweep
-    )
+    return _collection_of_sweep(sweep, runs, failed)
 
 
 def _collect_search(sweep: SweepRecord, course: SearchCourse) -> Collection:
@@ -441,36 +433,32 @@ def _collect_search(sweep: SweepRecord, course: SearchCourse) -> Collection:
         settings = {key: value for key, value in note.settings.items() if key != SEED}
         is_repeat = SEED in note.settings and repr(settings) in best
         if name in by_name:
-            record, end = sweep.records[by_name[name]], sweep.ends[by_name[name]]
-            if is_repeat or id(record) in chosen:
-                _check(record)
-                runs.append(CollectedRun(record, label_of(record), record.config.seed, ended=end))
+            trial = by_name[name]
+            if is_repeat or id(sweep.records[trial]) in chosen:
+                runs.append(_run_of_trial(sweep, trial))
         elif is_repeat:
             row = {f"{VARIED}{key}": value for key, value in note.settings.items()}
             row |= {"trial": len(failed), "error": note.error, "ended_by": note.by}
             failed.append(_failed_trial(sweep, row, ""))
-    names = labels_of(run.record for run in runs)
-    return Collection(
-        paths=(sweep.path,),
-        runs=_newest(_with_shared_cores(_separate_by_code(runs))),
-        failed=tuple(
-            replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
-        ),
-        sweep=sweep,
-        search=course,
-    )
+    return replace(_collection_of_sweep(sweep, runs, failed), superseded=0, search=course)
+
+
+def _run_of_trial(sweep: SweepRecord, trial: int, scenario: str = "") -> CollectedRun:
+    record = sweep.records[trial]
+    _check(record)
+    seed, end = record.config.seed, sweep.ends[trial]
+    return CollectedRun(record, label_of(record), seed, scenario, ended=end)
 
 
 def _failed_trial(sweep: SweepRecord, row: Mapping[Any, Any], scenario: str) -> FailedTrial:
-    seed = row.get(f"{VARIED}seed", sweep.experiment.seed)
-    error, by = str(row["error"] or ""), str(row.get("ended_by") or ERROR)
+    seed = row.get(f"{VARIED}seed")
     return FailedTrial(
         trial=int(row["trial"]),
         scenario=scenario,
         paradigm=_trial_paradigm(sweep, row),
         seed=sweep.experiment.seed if pd.isna(seed) else int(seed),
-        error=error,
-        by=by,
+        error=str(row["error"] or ""),
+        by=str(row.get("ended_by") or ERROR),
     )
 
 
@@ -493,11 +481,8 @@ def _trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
 
 def criteria_of(record: RunRecord) -> Criteria:
     """Return the primary metric of a run's task, and its target."""
-    experiment, summary = record.config, record.summary
+    experiment = record.config
     if experiment.timing == "only":
         return Criteria(None, None)
-    metric = PrimaryMetric(
-        summary.get("metric", ACCURACY.name), summary.get("metric_mode", ACCURACY.mode)
-    )
-    plan = experiment.evaluation
+    metric, plan = primary_of(record.summary), experiment.evaluation
     return Criteria(metric, experiment.aim(metric), plan.last, plan.margin)

@@ -53,34 +53,28 @@ def count_form(value: float) -> str:
     return ",.0f" if value == round(value) else ",.1f"
 
 
+# key of a column -> its value; None or no key: there is none
 TableRow = Mapping[str, Estimate | float | str | None]
-"""Key of a column -> its value; None or no key: there is none."""
 
 
 @dataclass(frozen=True)
 class Column:
     """A column of a table, in a terminal, in Markdown and on a page."""
 
-    key: str
-    """The key of its value in a row; of a run, that in `summary.json`."""
+    key: str  # the key of its value in a row; of a run, that in `summary.json`
     heading: str
     form: Form = seconds_form
-    about: str = ""
-    """A definition in a line."""
-    unit: str = ""
-    """"": a fraction of 1, or of no unit."""
+    about: str = ""  # a definition in a line
+    unit: str = ""  # "": a fraction of 1, or of no unit
+    # the heading in a terminal; "": the same; None: a terminal has no room for it
     narrow: str | None = ""
-    """The heading in a terminal; "": the same; None: a terminal has no room for it."""
-    interval: bool = False
-    """Whether a terminal shows the interval as well."""
+    interval: bool = False  # whether a terminal shows the interval as well
+    # whether it is left out where all values are missing, or are printed as 0
     optional: bool = False
-    """Whether it is left out where all values are missing, or are printed as 0."""
-    shown_with: tuple[str, ...] = ()
-    """Keys whose values decide that instead of its own."""
-    rises: bool = False
-    """Whether more is better."""
+    shown_with: tuple[str, ...] = ()  # keys whose values decide that instead of its own
+    rises: bool = False  # whether more is better
+    # how paradigms differ: by ratio (times, perplexities), percentage points, or difference
     compared_by: ComparedBy = "ratio"
-    """How paradigms differ: by ratio (times, perplexities), percentage points, or difference."""
 
     @property
     def meaning(self) -> str:
@@ -98,32 +92,27 @@ class Column:
         """
         value = row.get(self.key)
         if isinstance(value, Estimate):
-            is_short = brief and not self.interval
-            return with_interval(replace(value, low=None) if is_short else value, self.form)
+            if brief and not self.interval:
+                value = replace(value, low=None)
+            return with_interval(value, self.form)
         if value is None or isinstance(value, str):
             return value or "-"
         return self.show(value)
 
 
-LEAST = 0.005
-"""A smaller share is printed as 0%."""
+LEAST = 0.005  # a smaller share is printed as 0%
 
 
 def shown(columns: Iterable[Column], rows: Iterable[TableRow]) -> list[Column]:
     """Return the columns that have something to show."""
-    values = [(key, _number(value)) for row in rows for key, value in row.items()]
-    visible = {key for key, number in values if number is not None and number >= LEAST}
+    cells = [cell for row in rows for cell in row.items()]
+    means = [(key, cell.mean if isinstance(cell, Estimate) else cell) for key, cell in cells]
+    visible = {key for key, mean in means if isinstance(mean, int | float) and mean >= LEAST}
     return [
-        each
-        for each in columns
-        if not each.optional or visible & set(each.shown_with or [each.key])
+        column
+        for column in columns
+        if not column.optional or visible & set(column.shown_with or [column.key])
     ]
-
-
-def _number(value: Estimate | float | str | None) -> float | None:
-    if isinstance(value, Estimate):
-        return value.mean
-    return None if isinstance(value, str) else value
 
 
 EQUAL_TIME = "at_equal_time"

@@ -41,12 +41,10 @@ class Repeat:
     paradigm: str
     seed: int
     end: RunEnd
-    target_s: float | None = None
-    """When it met the target; None: it did not, or there is none."""
-    final: float | None = None
-    """The quality of its last model."""
+    target_s: float | None = None  # when it met the target; None: it did not, or there is none
+    final: float | None = None  # the quality of its last model
+    # what could end it early, by its settings: only equal limits end runs at equal work
     limit: str = ""
-    """What could end it early, by its settings: only equal limits end runs at equal work."""
 
 
 @dataclass(frozen=True)
@@ -54,13 +52,11 @@ class Compared:
     """The values of a comparison."""
 
     basis: Basis
+    # paradigm -> seed -> value; None: it could have one, and has none; absent: left out
     values: Mapping[str, Mapping[int, float | None]]
-    """Paradigm -> seed -> value; None: it could have one, and has none. Absent: left out."""
     left_out: tuple[Repeat, ...] = ()
-    cause: Cause = ""
-    """Why nothing is compared; "": something is."""
-    limit: RunEnd | None = None
-    """With equal work or time: the end of one of the runs."""
+    cause: Cause = ""  # why nothing is compared; "": something is
+    limit: RunEnd | None = None  # with equal work or time: the end of one of the runs
 
     @property
     def common_seeds(self) -> set[int]:
@@ -123,7 +119,7 @@ def _basis(trained: Sequence[Repeat]) -> tuple[Basis | None, RunEnd | None]:
     if all(repeat.end.kind == "done" for repeat in trained):
         return "whole work", None
     first = trained[0]
-    if any((each.end.by, each.limit) != (first.end.by, first.limit) for each in trained):
+    if any((repeat.end.by, repeat.limit) != (first.end.by, first.limit) for repeat in trained):
         return None, None
     if first.end.by in OF_EQUAL_WORK:
         return "equal work", first.end

@@ -26,10 +26,10 @@ def qualities_at_equal_time(
         return {}
     found = {}
     for run in runs:
-        done = [each for each in runs if each.seed == run.seed and each.end.kind == "done"]
-        others = {each.paradigm for each in runs if each.seed == run.seed} - {run.paradigm}
+        done = [other for other in runs if other.seed == run.seed and other.end.kind == "done"]
+        others = {other.paradigm for other in runs if other.seed == run.seed} - {run.paradigm}
         if done and others and run.end.kind != "broken":
-            seconds = min(each.end.seconds for each in done)
+            seconds = min(other.end.seconds for other in done)
             found[run.paradigm, run.seed] = _quality_at(run, seconds, criteria)
     return found
 

@@ -11,6 +11,7 @@ from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord
 
+# names, places and observers; what repeats vary; and settings that are written otherwise
 OF_NO_SCENARIO = (
     "name",
     "output",
@@ -27,8 +28,8 @@ OF_NO_SCENARIO = (
     "keep",
     "published",
 )
-"""Names, places and observers; what repeats vary; and settings that are written otherwise."""
 
+# settings without effect on measures
 UNIMPORTANT = (
     "data.data_dir",
     "evaluation.margin",
@@ -38,10 +39,9 @@ UNIMPORTANT = (
     "cluster.dashboard",
     "cluster.placement_deadline_s",
 )
-"""Settings without effect on measures."""
 
+# setting -> block that is abbreviated to a word: of a cluster profile, or faults
 BLOCKS = {"workers": "cluster", "network": "cluster", "cluster": "cluster", "faults": "faults"}
-"""Setting -> block that is abbreviated to a word: of a cluster profile, or faults."""
 
 
 def differences(records: Sequence[RunRecord]) -> list[str]:
@@ -145,7 +145,7 @@ def setting_text(value: Any) -> str:
     if isinstance(value, str) and value.startswith("{"):
         value = _yaml(value)
     if isinstance(value, dict) and "name" in value:
-        inner = {name: value_text(each) for name, each in value.items() if name != "name"}
+        inner = {name: value_text(part) for name, part in value.items() if name != "name"}
         settings = ", ".join(f"{name}={text}" for name, text in inner.items())
         return f"{value['name']}({settings})" if settings else str(value["name"])
     if value is None or value != value:  # a table's NaN

@@ -71,17 +71,15 @@ def _score(runs: Sequence[CollectedRun], criteria: Criteria) -> tuple[float, flo
 
 
 def _value(run: CollectedRun, criteria: Criteria) -> float | None:
-    key, metric = criteria.final_key, criteria.metric
-    assert key is not None, "no model was trained"
-    assert metric is not None, "no model was trained"
+    assert criteria.metric is not None, "no model was trained"
     if criteria.target is not None:
         return run.value(criteria.time_key)
-    value = run.value(key)
+    value = run.value(f"final_{criteria.metric.name}")
     if value is None or not _validates(run):
         return value
     evaluations = run.record.evaluations
     validated = evaluations[(evaluations.progress > 0) & (evaluations.progress < 1)]
-    return None if validated.empty else float(validated[metric.name].iloc[-1])
+    return None if validated.empty else float(validated[criteria.metric.name].iloc[-1])
 
 
 def _validates(run: CollectedRun) -> bool:

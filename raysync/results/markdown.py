@@ -15,6 +15,7 @@ from raysync.results.sentences import (
     answer,
     bottlenecks,
     cautions,
+    first_of,
     legend,
     losses,
     overall,
@@ -34,7 +35,7 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
         f"# {plain(collection.name)}",
         f"{plain(title(collection))}.",
         plain(overall(rankings)),
-        plain(search_text(collection.search)) if collection.search is not None else "",
+        plain(search_text(collection.search)),
         plain(unfinished(collection)),
     ]
     for ranking in rankings:
@@ -60,7 +61,7 @@ def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[st
     return [
         f"## {plain(scenario)}" if scenario else "",
         plain(answer(ranking)),
-        *(markdown_table(each.frame()) for each in tables_of(collection, ranking, median=median)),
+        *(markdown_table(table.frame()) for table in tables_of(collection, ranking, median=median)),
         "\n".join(f"- {plain(text)}" for text in bottlenecks(collection, scenario)),
     ]
 
@@ -79,13 +80,12 @@ def notes(collection: Collection) -> list[str]:
             " left out."
         )
     if collection.failed:
-        listed = "; ".join(
+        trials = [
             f"{trial.label}: {trial.error.splitlines()[0] if trial.error else 'no reason given'}"
-            for trial in collection.failed[:MOST_FAILURES]
-        )
-        rest = len(collection.failed) - MOST_FAILURES
-        more = f"; and {rest} more" if rest > 0 else ""
-        sentences.append(f"Trials without a record: {listed}{more}.")
+            for trial in collection.failed
+        ]
+        named = "; ".join(first_of(trials, MOST_FAILURES, "and {} more"))
+        sentences.append(f"Trials without a record: {named}.")
     return sentences
 
 

@@ -9,6 +9,8 @@ from datetime import datetime
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from raysync.record.reader import RunRecord
 
 CONTROLLER = "controller"  # it hardly computes
@@ -22,10 +24,8 @@ class Occupancy:
     began: float  # seconds since 1970
     trained_from: float
     ended: float
-    processes: Mapping[str, int]
-    """Machine -> processes of the run there."""
-    cores: Mapping[str, int]
-    """Machine -> its cores."""
+    processes: Mapping[str, int]  # machine -> processes of the run there
+    cores: Mapping[str, int]  # machine -> its cores
 
 
 def shared_shares(records: Sequence[RunRecord]) -> list[float | None]:
@@ -34,8 +34,10 @@ def shared_shares(records: Sequence[RunRecord]) -> list[float | None]:
     None: it ran in virtual time, or alone, was resumed, or its record does not say.
     """
     occupancies = [occupancy_of(record) for record in records]
-    known = [each for each in occupancies if each is not None]
-    return [None if each is None else _shared_share(each, known) for each in occupancies]
+    known = [occupancy for occupancy in occupancies if occupancy is not None]
+    return [
+        None if occupancy is None else _shared_share(occupancy, known) for occupancy in occupancies
+    ]
 
 
 def _shared_share(own: Occupancy, everyone: Sequence[Occupancy]) -> float | None:
@@ -47,18 +49,12 @@ def _shared_share(own: Occupancy, everyone: Sequence[Occupancy]) -> float | None
         and own.trained_from < other.ended
         and not own.processes.keys().isdisjoint(other.processes)
     ]
-    times = sorted(
-        {own.trained_from, own.ended}
-        | {
-            min(max(time, own.trained_from), own.ended)
-            for other in others
-            for time in (other.began, other.ended)
-        }
-    )
+    ends = [time for other in others for time in (other.began, other.ended)]
+    times = sorted([own.trained_from, own.ended, *np.clip(ends, own.trained_from, own.ended)])
     shared_s = sum(
         later - sooner
         for sooner, later in pairwise(times)
-        if _is_crowded(own, [each for each in others if each.began <= sooner < each.ended])
+        if _is_crowded(own, [other for other in others if other.began <= sooner < other.ended])
     )
     share = shared_s / (own.ended - own.trained_from)
     return share if share >= LEAST_SHARE else None

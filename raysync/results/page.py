@@ -51,22 +51,19 @@ def write_html(collection: Collection, path: Path) -> None:
     tables = [table for scenario in scenarios for table in scenario["tables"]]
     page = render(
         "page.html",
+        collection=collection,
         name=collection.name,
         title=provenance.title(collection),
         overall=overall(rankings),
-        search="" if collection.search is None else search_text(collection.search),
-        course=collection.search,
+        search=search_text(collection.search),
         unfinished=unfinished(collection),
         scenarios=scenarios,
         columns={column.heading: column for table in tables for column in table.columns}.values(),
         legend=legend(collection),
-        published=collection.published,
-        paradigms=collection.paradigms,
         points=POINTS,
         commands=provenance.commands(collection),
         configuration=provenance.configuration(collection),
         environment=provenance.environment(collection),
-        runs=collection.runs,
         counts=_count_text(collection),
         failures=_failures(collection),
         resumptions=resumptions(collection),
@@ -107,20 +104,12 @@ def figure_json(figure: Figure) -> str:
 
 def _count_text(collection: Collection) -> str:
     """Count the runs by status."""
-    statuses = Counter(
-        end.how
-        for end in (
-            *(run.end for run in collection.runs),
-            *(trial.end for trial in collection.failed),
-        )
-    )
-    parts = ", ".join(f"{count} {status}" for status, count in statuses.most_common() if count)
-    older = (
-        f"; {collection.superseded} older records of the same are left out"
-        if collection.superseded
-        else ""
-    )
-    return f"{len(collection.runs) + len(collection.failed)} runs: {parts}{older}"
+    statuses = Counter(trial.end.how for trial in collection.trials)
+    parts = ", ".join(f"{count} {status}" for status, count in statuses.most_common())
+    text = f"{statuses.total()} runs: {parts}"
+    if collection.superseded:
+        text += f"; {collection.superseded} older records of the same are left out"
+    return text
 
 
 def _failures(collection: Collection) -> list[dict[str, str]]:
@@ -221,14 +210,12 @@ def _kaleido() -> Any:
 
 def _picture(figure: Figure) -> dict[str, Any]:
     """Return a figure for a paper: with its legend, on white."""
-    legend = {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"}
-    margin = {"l": 60, "r": 20, "t": 70, "b": 50}
     layout = layout_of(figure) | {
         "width": PICTURE_WIDTH,
         "height": figure.height + LEGEND_PX,
         "showlegend": True,
-        "legend": legend,
-        "margin": margin,
+        "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0, "xanchor": "left"},
+        "margin": {"l": 60, "r": 20, "t": 70, "b": 50},
     }
     for view in figure.views[:1]:
         layout[view.axis] = layout[view.axis] | {"range": [view.low, view.high]}

@@ -24,7 +24,7 @@ ENGINES = {"ray": "on Ray, real seconds", "virtual": "in virtual time"}
 def title(collection: Collection) -> str:
     """Describe model, workers and repeats in a line, without what the scenarios vary."""
     experiment, varied = collection.runs[0].record.config, _varied(collection)
-    parts = [] if "model" in varied or "data" in varied else [experiment.subject]
+    parts = [] if {"model", "data"} & varied else [experiment.subject]
     if not {"workers", "profile", "network"} & varied:
         parts.append(_workers_text(collection))
     if "engine" not in varied:
@@ -105,10 +105,8 @@ def _block_text(experiment: Experiment, name: str) -> str:
     """Return a block of settings in a line: its name, and changes from the defaults."""
     block = getattr(experiment, name)
     always = {"name", "optimizer", "lr"} & type(block).model_fields.keys()
-    settings = _with_integers(
-        block.model_dump(mode="json", include=always)
-        | block.model_dump(mode="json", exclude_defaults=True)
-    )
+    named = block.model_dump(mode="json", include=always)
+    settings = _with_integers(named | block.model_dump(mode="json", exclude_defaults=True))
     if "name" in settings:
         return setting_text(settings)
     return _flow(settings) or "as the defaults"
@@ -176,12 +174,10 @@ def environment(collection: Collection) -> str:
 
 
 def _environment_text(environment: dict[str, Any]) -> str:
-    packages = ", ".join(
-        f"{name} {version}" for name, version in environment.get("packages", {}).items() if version
-    )
-    return (
-        f"Python {environment.get('python', '?')}, {packages} on {environment.get('platform', '?')}"
-    )
+    versions = environment.get("packages", {}).items()
+    packages = ", ".join(f"{name} {version}" for name, version in versions if version)
+    python, platform = environment.get("python", "?"), environment.get("platform", "?")
+    return f"Python {python}, {packages} on {platform}"
 
 
 def dates(collection: Collection) -> str:
@@ -195,26 +191,21 @@ def commands(collection: Collection) -> list[str]:
     report = shlex.join(["raysync", "report", *map(display_name, collection.paths)])
     if collection.sweep is not None:
         command = "sweep" if collection.sweep.experiment.switch_search is None else "switch-search"
-        return [
-            shlex.join(["raysync", command, display_name(collection.sweep.path / "sweep.yaml")]),
-            report,
-        ]
-    typed = dict.fromkeys(
-        filter(
-            None, (_typed_command(run.record.environment.get("command")) for run in collection.runs)
-        )
-    )
-    return [*(typed or _run_commands(collection)), report, *_export_commands(collection)]
+        file = display_name(collection.sweep.path / "sweep.yaml")
+        return [shlex.join(["raysync", command, file]), report]
+    typed = (_typed_command(run.record.environment.get("command")) for run in collection.runs)
+    known = dict.fromkeys(filter(None, typed))
+    return [*(known or _run_commands(collection)), report, *_export_commands(collection)]
 
 
 def _typed_command(words: object) -> str | None:
     """Return the command as the user typed it; None: the run began in Python, or in an actor."""
     if not isinstance(words, list) or not words:
         return None
-    name = Path(str(words[0])).name
+    *_, folder, name = ("", *Path(str(words[0])).parts)
     if name == "raysync":
         return shlex.join(["raysync", *map(str, words[1:])])
-    if name == "__main__.py" and Path(str(words[0])).parent.name == "raysync":
+    if (folder, name) == ("raysync", "__main__.py"):
         return shlex.join(["python", "-m", "raysync", *map(str, words[1:])])
     return None
 

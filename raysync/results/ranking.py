@@ -8,7 +8,7 @@ interval of each paired ratio excludes 1; in one pair of twenty, by chance.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Literal
@@ -19,13 +19,13 @@ from raysync.results.comparison import Compared, Repeat, by_quality, by_target, 
 from raysync.results.learning_rates import RateChoice, rate_choices
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
+# the confidence whose interval lies within a margin if both one-sided tests of 5 % reject
 TWO_TESTS = 0.90
-"""The confidence whose interval lies within a margin if both one-sided tests of 5 % reject."""
+# two times are equal to a reader if the whole interval of their ratio is this close to 1
 ALIKE = 0.005
-"""Two times are equal to a reader if the whole interval of their ratio is this close to 1."""
 
+# how sure the leader is: clearly; since no other has a value; or why not
 Sure = Literal["clear", "only", "not clear", "side by side", "one seed", "alone", "none"]
-"""How sure the leader is: clearly; since no other has a value; or why not."""
 
 
 @dataclass(frozen=True)
@@ -34,35 +34,32 @@ class Ranked:
 
     paradigm: str
     value: Estimate
+    # seed -> value of each repeat that is compared; None: it has none
     by_seed: dict[int, float | None]
-    """Seed -> value of each repeat that is compared; None: it has none."""
-    common: Estimate | None = None
-    """The same over the seeds of all paradigms; None: these are the seeds of `value`."""
+    # the same over the seeds that all paradigms have in common: it decides the place
+    judged: Estimate
 
     @property
     def share(self) -> float:
         """The share of compared repeats with a value."""
-        judged = self.value if self.common is None else self.common
-        return judged.count / judged.total if judged.total else 0.0
+        return self.judged.count / self.judged.total if self.judged.total else 0.0
 
     @property
     def mean(self) -> float:
         """The mean that decides its place; 0: there is none."""
-        return (self.value if self.common is None else self.common).mean or 0.0
+        return self.judged.mean or 0.0
 
 
 @dataclass(frozen=True)
 class PairwiseComparison:
     """A supposedly worse paradigm, against a better one."""
 
-    other: Ranked
-    """The supposedly worse one."""
+    other: Ranked  # the supposedly worse one
+    # the ratio of its times or perplexities to the better one's, or its deficit otherwise
     margin: Estimate
-    """The ratio of its times or perplexities to the better one's, or its deficit otherwise."""
-    equal: float
-    """The margin of equals: 1 for a ratio, 0 for a difference."""
+    equal: float  # the margin of equals: 1 for a ratio, 0 for a difference
+    # the largest distance from equality in the 90 % interval; None: too few common seeds
     distance: float | None = None
-    """The largest distance from equality in the 90 % interval; None: too few common seeds."""
 
     @property
     def is_clear(self) -> bool:
@@ -82,11 +79,9 @@ class PairwiseComparison:
 class Leader:
     """The first paradigm by a measure, and how sure that is."""
 
-    name: str
-    """"": no run has a result."""
+    name: str  # "": no run has a result
     sure: Sure
-    doubtful: tuple[str, ...] = ()
-    """Other paradigms that could be as good."""
+    doubtful: tuple[str, ...] = ()  # other paradigms that could be as good
 
 
 @dataclass(frozen=True)
@@ -94,14 +89,11 @@ class Standings:
     """The paradigms of a scenario, ranked by one measure."""
 
     measure: Column
-    ranked: tuple[Ranked, ...]
-    """By share of repeats with a value, then by mean; the best first."""
-    compared: Compared | None = None
-    """What is compared; None: these are no runs."""
+    ranked: tuple[Ranked, ...]  # by share of repeats with a value, then by mean; the best first
+    compared: Compared
+    # whether runs measured each other, as they shared cores on a real clock
     share_cores: bool = False
-    """Whether runs measured each other, as they shared cores on a real clock."""
-    margin: float | None = None
-    """Values that differ by less are equally good; None: nobody said."""
+    margin: float | None = None  # values that differ by less are equally good; None: nobody said
 
     @property
     def first(self) -> Ranked:
@@ -150,11 +142,11 @@ class Standings:
 
         By two one-sided tests of 5 %; each repeat has a value.
         """
-        margin = 0.0 if self.margin is None else self.margin
+        margin = self.margin or 0.0
         return tuple(
-            each.other.paradigm
-            for each in self.behind
-            if each.distance is not None and each.distance < margin and each.margin.complete
+            versus.other.paradigm
+            for versus in self.behind
+            if versus.distance is not None and versus.distance < margin and versus.margin.complete
         )
 
 
@@ -164,21 +156,13 @@ class Ranking:
 
     scenario: str
     criteria: Criteria
-    to_target: Standings | None
-    """By the time to the target; None: no target."""
-    whole_work: Standings
-    """By the time for the whole training."""
-    final: Standings | None
-    """By the model after the same work; None: none was trained."""
-    statuses: Mapping[str, Counter[str]]
-    """Paradigm -> number of repeats by status."""
-    most_runs: int
-    """The most records of one paradigm."""
-
+    to_target: Standings | None  # by the time to the target; None: no target
+    whole_work: Standings  # by the time for the whole training
+    final: Standings | None  # by the model after the same work; None: none was trained
+    # the runs that shared cores with others on a real clock
     share_cores: Sequence[CollectedRun] = ()
-    """The runs that shared cores with others on a real clock."""
+    # the learning rates of paradigms with several: only the row with the best one is ranked
     rates: Sequence[RateChoice] = ()
-    """The learning rates of paradigms with several: only the row with the best one is ranked."""
 
     @property
     def times(self) -> Standings:
@@ -208,25 +192,19 @@ def rank(collection: Collection, scenario: str = "") -> Ranking:
     criteria, groups = collection.criteria(scenario), collection.scenarios[scenario]
     final = final_measure(criteria)
     rates = rate_choices(groups, criteria)
-    worse = {label for each in rates for label in each.labels.values() if label != each.label}
-    repeats = [
-        repeat
-        for repeat in _repeats(collection, scenario, criteria)
-        if repeat.paradigm not in worse
-    ]
-    seconds = time_measure(criteria)
+    worse = {label for choice in rates for label in choice.labels.values() if label != choice.label}
+    every = _repeats(collection, scenario, criteria)
+    repeats = [repeat for repeat in every if repeat.paradigm not in worse]
     share_cores = [run for runs in groups.values() for run in runs if run.shared_share]
     by_time = partial(_standings, repeats, share_cores=bool(share_cores))
     return Ranking(
         scenario,
         criteria,
-        to_target=by_time(seconds, by_target) if criteria.target else None,
+        to_target=by_time(time_measure(criteria), by_target) if criteria.target else None,
         whole_work=by_time(WHOLE_WORK, by_whole_work),
         final=None
         if final is None
         else _standings(repeats, final, by_quality, margin=criteria.margin),
-        statuses={paradigm: collection.statuses(scenario, paradigm) for paradigm in groups},
-        most_runs=max(map(len, groups.values()), default=0),
         share_cores=share_cores,
         rates=rates,
     )
@@ -274,10 +252,4 @@ def _standings(
         ranked.append(Ranked(paradigm, value, dict(values), judged))
     sign = -1.0 if measure.rises else 1.0
     ranked.sort(key=lambda entry: (-entry.share, sign * entry.mean))
-    return Standings(
-        measure=measure,
-        ranked=tuple(ranked),
-        compared=compared,
-        share_cores=share_cores,
-        margin=margin,
-    )
+    return Standings(measure, tuple(ranked), compared, share_cores, margin)

@@ -22,14 +22,11 @@ class Answer:
     title: str
     question: str
     sentences: Sequence[str]
-    tables: Sequence[Table]
-    """The first one is of `labels`."""
+    tables: Sequence[Table]  # the first one is of `labels`
     legend: str
-    labels: Sequence[str]
-    """The paradigms in the order of their colours."""
+    labels: Sequence[str]  # the paradigms in the order of their colours
     figures: Sequence[Figure]
-    basis: Sequence[str]
-    """The assumptions and limits of the answer."""
+    basis: Sequence[str]  # the assumptions and limits of the answer
 
     def markdown(self) -> str:
         parts = [
@@ -48,5 +45,5 @@ class Answer:
             name=self.name,
             title=self.title,
             answer=self,
-            figures=[(each, Markup(figure_json(each))) for each in self.figures],
+            figures=[(figure, Markup(figure_json(figure))) for figure in self.figures],
         )

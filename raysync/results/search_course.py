@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from math import isfinite
@@ -21,13 +21,11 @@ COMPLETE = ("done", "reached")  # ends of trials that can be the best
 
 @dataclass(frozen=True)
 class SearchedTrial:
-    number: int
-    """Its place in the search, from 0."""
+    number: int  # its place in the search, from 0
     settings: dict[str, Any]
     record: RunRecord | None = None
     end: RunEnd | None = None
-    value: float | None = None
-    """The metric at its end; None: it has none."""
+    value: float | None = None  # the metric at its end; None: it has none
 
     @property
     def paradigm(self) -> str:
@@ -53,10 +51,9 @@ def _rounded(value: Any) -> Any:
 @dataclass(frozen=True)
 class SearchCourse:
     metric: PrimaryMetric
+    # the trials of the search in their order, without the repeats of the best settings
     trials: Sequence[SearchedTrial]
-    """The trials of the search in their order, without the repeats of the best settings."""
-    choices: Sequence[Any] = ()
-    """The paradigms of the grid, as its file has them."""
+    choices: Sequence[Any] = ()  # the paradigms of the grid, as its file has them
 
     @cached_property
     def best(self) -> SearchedTrial | None:
@@ -83,19 +80,19 @@ class SearchCourse:
     @property
     def repeated(self) -> int:
         """The number of trials with the settings of an earlier one."""
-        return len(self.trials) - len({repr(sorted(each.settings.items())) for each in self.trials})
+        settings = {repr(sorted(trial.settings.items())) for trial in self.trials}
+        return len(self.trials) - len(settings)
 
     def _best(self, trials: Sequence[SearchedTrial]) -> SearchedTrial | None:
-        best: SearchedTrial | None = None
-        for trial in trials:
-            if trial.is_complete and (best is None or self._is_better(trial, best)):
-                best = trial
-        return best
+        choose = max if self.metric.rises else min
+        complete = (trial for trial in trials if trial.is_complete)
+        return choose(complete, key=lambda trial: trial.value or 0.0, default=None)
 
-    def _is_better(self, trial: SearchedTrial, than: SearchedTrial) -> bool:
-        assert trial.value is not None, "a trial without a value"
-        assert than.value is not None, "a best trial without a value"
-        return self.metric.is_better(trial.value, than.value)
+
+def primary_of(summary: Mapping[str, Any]) -> PrimaryMetric:
+    return PrimaryMetric(
+        summary.get("metric", ACCURACY.name), summary.get("metric_mode", ACCURACY.mode)
+    )
 
 
 def course_of(sweep: SweepRecord) -> SearchCourse | None:
@@ -104,10 +101,7 @@ def course_of(sweep: SweepRecord) -> SearchCourse | None:
     records = {record.path.parent.name: record for record in sweep.records.values()}
     if settings is None or settings.search is None or not records:
         return None
-    summary = next(iter(records.values())).summary
-    primary = PrimaryMetric(
-        summary.get("metric", ACCURACY.name), summary.get("metric_mode", ACCURACY.mode)
-    )
+    primary = primary_of(next(iter(records.values())).summary)
     name = settings.metric or primary.name
     mode = settings.mode or (MODES | {primary.name: primary.mode}).get(name, "max")
     notes = list(sweep.notes.values())

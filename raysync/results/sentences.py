@@ -9,7 +9,7 @@ from typing import Any
 
 from raysync.record.event_text import seconds
 from raysync.results import provenance
-from raysync.results.collection import CODE_DIGITS, CollectedRun, Collection
+from raysync.results.collection import CODE_DIGITS, CollectedRun, Collection, code_label
 from raysync.results.columns import margin_text, metric_text, target_text, with_interval
 from raysync.results.comparison import Repeat
 from raysync.results.grouping import setting_text, stop_text
@@ -22,6 +22,13 @@ WHY_NOT: dict[Sure, str] = {
     "alone": "only one paradigm has a result",
     "one seed": "fewer than two seeds are common, so chance cannot be ruled out",
     "none": "there is no result",
+}
+HOW_SURE: dict[Sure, str] = {
+    "clear": "It is clearly ahead of each other one.",
+    "only": "No other paradigm did.",
+    "side by side": "It is ahead of each other one, but runs shared cores, so that is not clear.",
+    "alone": "There is no other result to compare it with.",
+    "one seed": "Fewer than two seeds are common, so that can be chance.",
 }
 HELPS = 0.02  # the share of the time that a change must save to be named
 EXPLAINS = 0.8  # the share of what is lost that a limit must explain to be named as the cause
@@ -51,8 +58,7 @@ def overall(rankings: Sequence[Ranking]) -> str:
 
 
 def _what_it_does(ranking: Ranking, leader: Leader) -> str:
-    is_timed = ranking.deciding is ranking.times
-    if not is_timed:
+    if ranking.deciding is not ranking.times:
         return f"has clearly the best {ranking.deciding.measure.heading}"
     first = "the only one" if leader.sure == "only" else "clearly the first"
     return f"is {first} to {'reach the target' if ranking.target else 'finish the whole work'}"
@@ -86,7 +92,7 @@ def answer(ranking: Ranking) -> str:
         parts.append(f"{listed(better)} {has} a clearly better {final.measure.heading}.")
     parts += _equivalence_texts(final)
     if ranking.rates:
-        texts = [f"{each.label} (of {len(each.labels)})" for each in ranking.rates]
+        texts = [f"{choice.label} (of {len(choice.labels)})" for choice in ranking.rates]
         parts.append(
             "Of rows that differ in their learning rate alone, the best is ranked, by"
             f" {ranking.rates[0].chosen_by}: {listed(texts)}."
@@ -106,7 +112,7 @@ def _quality_texts(final: Standings, *, has_target: bool) -> list[str]:
     """Describe the leader by the last model, at equal work or time, or why there is none."""
     compared = final.compared
     heading = final.measure.heading
-    if compared is not None and compared.cause == "unequal ends":
+    if compared.cause == "unequal ends":
         if len(final.ranked) < 2:
             return []
         instead = "" if has_target else ", or with a target,"
@@ -116,15 +122,12 @@ def _quality_texts(final: Standings, *, has_target: bool) -> list[str]:
         ]
     if final.leader.sure == "none":
         return []
-    at, limit = "", None if compared is None else compared.limit
-    if compared is not None and limit is not None:
-        where = (
-            f"{limit.progress:.0%} of the work"
-            if compared.basis == "equal work"
-            else f"the {seconds(limit.seconds)}"
-        )
-        at = f" {'at' if compared.basis == 'equal work' else 'after'} {where}, where {limit.by}"
-        at += " ended all runs"
+    at, limit = "", compared.limit
+    if limit is not None:
+        at = f" after the {seconds(limit.seconds)}"
+        if compared.basis == "equal work":
+            at = f" at {limit.progress:.0%} of the work"
+        at += f", where {limit.by} ended all runs"
     return [lead_text(final, f"has the best {heading}{at}:", f"has a {heading} of")]
 
 
@@ -133,7 +136,7 @@ def _equivalence_texts(final: Standings | None) -> list[str]:
     if final is None or final.margin is None or final.first.value.count == 0:
         return []
     alike = final.equally_good
-    rest = [each.other.paradigm for each in final.behind if each.other.paradigm not in alike]
+    rest = [versus.other.paradigm for versus in final.behind if versus.other.paradigm not in alike]
     is_within = (
         f"is within {margin_text(final.measure, final.margin)} of {final.first.paradigm}'s by two"
         " one-sided tests of 5%"
@@ -151,19 +154,17 @@ def _equivalence_texts(final: Standings | None) -> list[str]:
 
 def _left_out_texts(ranking: Ranking) -> list[str]:
     """Name the runs that are not compared, by how they ended, for each measure that is stated."""
-    stated = {f"the times to {ranking.target}": ranking.to_target} if ranking.target else {}
-    if not ranking.target:
-        stated["the times of the whole work"] = ranking.whole_work
-        if ranking.final is not None:
-            stated[f"the {ranking.final.measure.heading}"] = ranking.final
+    what = f"the times {f'to {ranking.target}' if ranking.target else 'of the whole work'}"
+    stated = {what: ranking.times}
+    if not ranking.target and ranking.final is not None:
+        stated[f"the {ranking.final.measure.heading}"] = ranking.final
     texts: dict[str, list[str]] = {}
     for what, standings in stated.items():
-        compared = None if standings is None else standings.compared
-        if compared is None or not compared.left_out:
-            continue
+        compared = standings.compared
         if compared.cause and standings is ranking.whole_work and len(stated) > 1:
             continue  # no run did its whole work: nothing is said of its times
-        texts.setdefault(_groups_text(compared.left_out), []).append(what)
+        if compared.left_out:
+            texts.setdefault(_groups_text(compared.left_out), []).append(what)
     return [f"Not counted in {listed(what)}: {text}." for text, what in texts.items()]
 
 
@@ -173,8 +174,7 @@ def _groups_text(left_out: Sequence[Repeat]) -> str:
     for repeat in left_out:
         groups.setdefault((repeat.paradigm, repeat.end.how), []).append(repeat)
     texts = [_group_text(paradigm, how, found) for (paradigm, how), found in groups.items()]
-    more = len(texts) - MOST_GROUPS
-    return "; ".join([*texts[:MOST_GROUPS], *([f"and {more} more groups"] if more > 0 else [])])
+    return "; ".join(first_of(texts, MOST_GROUPS, "and {} more groups"))
 
 
 def _group_text(paradigm: str, how: str, repeats: Sequence[Repeat]) -> str:
@@ -183,9 +183,7 @@ def _group_text(paradigm: str, how: str, repeats: Sequence[Repeat]) -> str:
     began = [repeat.end.progress for repeat in repeats if repeat.end.progress]
     if not began:
         return f"{paradigm}, {who}, {how}"
-    low, high = f"{min(began):.0%}", f"{max(began):.0%}"
-    at = low if low == high else f"{low} to {high}"
-    return f"{paradigm}, {who}, {how} at {at} of the work"
+    return f"{paradigm}, {who}, {how} at {_percent_range(began)} of the work"
 
 
 def _shared_text(ranking: Ranking) -> str:
@@ -216,19 +214,8 @@ def lead_text(standings: Standings, leads: str, has: str, unit: str = "") -> str
 
 
 def _how_sure(leader: Leader) -> str:
-    if leader.sure == "clear":
-        return "It is clearly ahead of each other one."
-    if leader.sure == "only":
-        return "No other paradigm did."
-    if leader.sure == "side by side":
-        return "It is ahead of each other one, but runs shared cores, so that is not clear."
-    if leader.sure == "alone":
-        return "There is no other result to compare it with."
-    if leader.sure == "one seed":
-        return "Fewer than two seeds are common, so that can be chance."
-    more = len(leader.doubtful) - MOST_RIVALS
-    rivals = [*leader.doubtful[:MOST_RIVALS], *([f"{more} more"] if more > 0 else [])]
-    return f"It cannot be told apart from {listed(rivals)}."
+    rivals = first_of(leader.doubtful, MOST_RIVALS, "{} more")
+    return HOW_SURE.get(leader.sure) or f"It cannot be told apart from {listed(rivals)}."
 
 
 def _better(final: Standings, name: str) -> list[str]:
@@ -249,8 +236,10 @@ def unfinished(collection: Collection) -> str:
     )
 
 
-def search_text(course: SearchCourse) -> str:
-    """Name the best trial of a search, and the best of each paradigm, with their settings."""
+def search_text(course: SearchCourse | None) -> str:
+    """Name the best trial of a search, and the best of each paradigm; "" without a search."""
+    if course is None:
+        return ""
     best, count = course.best, len(course.trials)
     parts = []
     if best is None:
@@ -260,8 +249,8 @@ def search_text(course: SearchCourse) -> str:
         parts.append(f"The best of {count} trials of the search: {best.words}: {value}.")
         if len(course.best_of_paradigms) > 1:
             texts = [
-                f"{each.words}: {_value_text(course, each)} (of {course.tried(paradigm)} trials)"
-                for paradigm, each in course.best_of_paradigms.items()
+                f"{trial.words}: {_value_text(course, trial)} (of {course.tried(paradigm)} trials)"
+                for paradigm, trial in course.best_of_paradigms.items()
             ]
             parts.append(f"The best of each paradigm, which are compared: {'; '.join(texts)}.")
     if course.untried:
@@ -275,10 +264,14 @@ def search_text(course: SearchCourse) -> str:
             how = "without a record" if trial.end is None else trial.end.how
             ended.setdefault(how, []).append(0.0 if trial.end is None else trial.end.progress)
     for how, progress in ended.items():
-        low, high = f"{min(progress):.0%}", f"{max(progress):.0%}"
-        at = low if low == high else f"{low} to {high}"
+        at = _percent_range(progress)
         parts.append(f"{len(progress)} trials cannot be the best: {how} at {at} of the work.")
     return " ".join(parts)
+
+
+def _percent_range(values: Sequence[float]) -> str:
+    low, high = f"{min(values):.0%}", f"{max(values):.0%}"
+    return low if low == high else f"{low} to {high}"
 
 
 def _value_text(course: SearchCourse, trial: SearchedTrial) -> str:
@@ -288,11 +281,9 @@ def _value_text(course: SearchCourse, trial: SearchedTrial) -> str:
 
 def bottlenecks(collection: Collection, scenario: str) -> list[str]:
     """Describe the bottleneck of each paradigm, by its first seed with a known one."""
+    groups = collection.scenarios[scenario]
     return describe_bottlenecks(
-        {
-            paradigm: [run.record.summary for run in runs]
-            for paradigm, runs in collection.scenarios[scenario].items()
-        }
+        {paradigm: [run.record.summary for run in runs] for paradigm, runs in groups.items()}
     )
 
 
@@ -337,9 +328,8 @@ def bottleneck(
     found = summary.get("bottleneck")
     if not found:
         return ""
-    if found["without_s"] is None:
-        text = "Computing alone limits it: no link, server, fault or slow worker does."
-    else:
+    text = "Computing alone limits it: no link, server, fault or slow worker does."
+    if found["without_s"] is not None:
         text = f"{_limit_text(summary)}."
     best = best_change(summary, others or {})
     if best is None:
@@ -403,11 +393,11 @@ def legend(collection: Collection, *, median: bool = False) -> str:
 
 def resumptions(collection: Collection) -> list[str]:
     """Describe the runs that were resumed, and their losses."""
-    runs = [run for run in collection.runs if run.record.summary.get("resumptions")]
     is_single = len(collection.runs) == 1
     return [
         _resumption_sentence("The run" if is_single else run.label, run.record.summary)
-        for run in runs
+        for run in collection.runs
+        if run.record.summary.get("resumptions")
     ]
 
 
@@ -500,11 +490,9 @@ def _other_stops(collection: Collection) -> Iterator[str]:
     """Name the trials of a resumed sweep that another `stop` than the first could end."""
     if collection.sweep is None:
         return
-    stops = [_stop_words(run) for run in collection.runs]
-    known = dict.fromkeys(stops)
-    if len(known) > 1 and "stop" not in {key.partition(".")[0] for key in collection.sweep.varied}:
-        counts = Counter(stops)
-        texts = [f"{counts[stop]} with {stop}" for stop in known]
+    stops = Counter(_stop_words(run) for run in collection.runs)
+    if len(stops) > 1 and "stop" not in {key.partition(".")[0] for key in collection.sweep.varied}:
+        texts = [f"{count} with {stop}" for stop, count in stops.items()]
         yield (
             f"The trials have unequal settings of stop, since the sweep went on with another:"
             f" {listed(texts)}."
@@ -521,10 +509,9 @@ def _code_differences(collection: Collection) -> Iterator[str]:
     described: dict[str, str] = {}
     for run in collection.runs:
         for part, key in ((run.scenario, "task_sha256"), (run.paradigm, "paradigm_sha256")):
-            code = run.record.environment.get("user_code") or {}
-            name = f"code={str(code.get(key) or 'none')[:CODE_DIGITS]}"
+            name = code_label(run, key)
             if part.endswith(name):
-                described[name] = _code_text(code)
+                described[name] = _code_text(run.record.environment.get("user_code") or {})
     if described:
         codes = "; ".join(f"{name} ({text})" if text else name for name, text in described.items())
         yield f"Runs of the same settings have different code, and are kept apart: {codes}."
@@ -549,6 +536,12 @@ def _batch_metrics(collection: Collection) -> Iterator[str]:
                 f"{name} depends on the batch that it is measured on: it cannot be compared between"
                 f" evaluation.batch_size {text}."
             )
+
+
+def first_of(texts: Sequence[str], most: int, more: str) -> list[str]:
+    """Return the first texts, and `more` with the number of the rest, if there are any."""
+    rest = len(texts) - most
+    return [*texts[:most], *([more.format(rest)] if rest > 0 else [])]
 
 
 def listed(words: Sequence[str]) -> str:

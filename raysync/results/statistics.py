@@ -20,15 +20,11 @@ LARGEST_LOG = 700.0  # the exponential of more is infinite
 
 @dataclass(frozen=True)
 class Estimate:
-    mean: float | None
-    """None: no repeat has a value."""
-    low: float | None
-    """None: fewer than two values."""
+    mean: float | None  # None: no repeat has a value
+    low: float | None  # None: fewer than two values
     high: float | None
-    count: int
-    """Repeats with a value."""
-    total: int
-    """The number of all repeats."""
+    count: int  # repeats with a value
+    total: int  # the number of all repeats
 
     @property
     def complete(self) -> bool:

@@ -32,8 +32,7 @@ SEED = Column("seed", "seed", about="of the median run")
 class Table:
     """A table with named rows."""
 
-    first: str
-    """The heading of the names."""
+    first: str  # the heading of the names
     columns: Sequence[Column]
     rows: Mapping[str, TableRow]
 
@@ -59,7 +58,7 @@ def tables_of(collection: Collection, ranking: Ranking, *, median: bool = False)
     measures = measures_of(collection, scenario)
     columns = shown(measures, rows.values())
     for column, texts in [] if median else distances(ranking):
-        place = [each.key for each in columns].index(column.key.removesuffix("_behind"))
+        place = [measure.key for measure in columns].index(column.key.removesuffix("_behind"))
         columns.insert(place + 1, column)
         rows = {label: {**row, column.key: texts.get(label)} for label, row in rows.items()}
     found = [Table("paradigm", [REPEATS, *([SEED] if median else []), *columns], rows)]
@@ -110,22 +109,17 @@ def rows_of(
             middle = median_run(repeats, final.key, failed, rises=final.rises)
             runs, total = [] if middle is None else [middle], 1
             row["seed"] = None if middle is None else str(middle.seed)
+        # beside whole work, a mean with less is of no work
+        whole = [run for run in runs if run.end.kind == "done"] or runs
         for measure in measures_of(collection, scenario):
-            counted = of_equal_work(runs) if measure.key.startswith(OF_RESULTS) else runs
-            values = [
-                at_equal_time.get((paradigm, run.seed))
-                if measure.key == EQUAL_TIME
-                else run.value(measure.key)
-                for run in counted
-            ]
+            if measure.key == EQUAL_TIME:
+                values = [at_equal_time.get((paradigm, run.seed)) for run in runs]
+            else:
+                counted = whole if measure.key.startswith(OF_RESULTS) else runs
+                values = [run.value(measure.key) for run in counted]
             row[measure.key] = replace(estimate(values), total=total)
         rows[paradigm] = row
     return rows
-
-
-def of_equal_work(runs: Sequence[CollectedRun]) -> Sequence[CollectedRun]:
-    """Return the runs that did their work, if any did: a mean with others is of no work."""
-    return [run for run in runs if run.end.kind == "done"] or runs
 
 
 def statuses_text(statuses: Mapping[str, int]) -> str:
@@ -151,13 +145,11 @@ def published_table(
         columns.append(theirs)
         if base is not None:
             about = f"as a multiple of {base}"
+            name = f"{heading} / {base}"
+            about_ours = f"{about}, over common seeds"
             columns += [
-                Column(
-                    f"{key}_ratio",
-                    f"{heading} / {base}, measured",
-                    about=f"{about}, over common seeds",
-                ),
-                Column(f"{theirs.key}_ratio", f"{heading} / {base}, published", about=about),
+                Column(f"{key}_ratio", f"{name}, measured", about=about_ours),
+                Column(f"{theirs.key}_ratio", f"{name}, published", about=about),
             ]
         for label, row in found.items():
             value = published.rows.get(label, {}).get(key)
@@ -175,7 +167,7 @@ def published_table(
 def distances(ranking: Ranking) -> Iterator[tuple[Column, dict[str, str]]]:
     """Yield columns of the distances from the first over common seeds, with the text by label."""
     for standings in (ranking.times, ranking.final):
-        if standings is None or all(each.margin.mean is None for each in standings.behind):
+        if standings is None or all(versus.margin.mean is None for versus in standings.behind):
             continue
         measure = standings.measure
         how: dict[str, tuple[str, str, Callable[[float], str]]] = {
@@ -185,7 +177,9 @@ def distances(ranking: Ranking) -> Iterator[tuple[Column, dict[str, str]]]:
         }
         heading, about, show = how[measure.compared_by]
         about += ", over common seeds, with the 95% interval of one pair"
-        texts = {each.other.paradigm: range_text(each.margin, show) for each in standings.behind}
+        texts = {
+            versus.other.paradigm: range_text(versus.margin, show) for versus in standings.behind
+        }
         yield Column(f"{measure.key}_behind", heading, about=about), texts
 
 

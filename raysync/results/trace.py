@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import count
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -43,9 +45,7 @@ def write_trace(record: RunRecord, path: Path) -> None:
 def trace(record: RunRecord) -> TraceEvent:
     """Return a run's `{"traceEvents": [...], ...}`; raise `ConfigError` if it is damaged."""
     lines = list(record.journal())
-    tracks = {
-        worker: track for track, worker in enumerate(_workers(lines, record), start=FIRST_WORKER)
-    }
+    tracks = dict(zip(_workers(lines, record), count(FIRST_WORKER), strict=False))
     events = [
         *_metadata(tracks, record),
         *_slices(record, tracks, _hold_reasons(lines)),
@@ -70,11 +70,8 @@ def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
 def _metadata(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
     """Name and order the processes and tracks."""
     label = f"{label_of(record)}, seed {record.config.seed}"
-    for process, name in (
-        (WORKERS, f"workers: {label}"),
-        (SERVER, "server"),
-        (LEAD, "lead, clocks"),
-    ):
+    processes = {WORKERS: f"workers: {label}", SERVER: "server", LEAD: "lead, clocks"}
+    for process, name in processes.items():
         yield from _name_and_order("process", name, process, {"pid": process})
     for track, name in TRACKS.items():
         yield from _name_and_order("thread", name, track, {"pid": SERVER, "tid": track})
@@ -115,14 +112,8 @@ def _slices(
         yield from _slice("pull", "transfer", track, released, began, {"clock": clock})
         yield from _slice(f"step {clock}", "step", track, began, computed, about)
         yield from _slice("push", "transfer", track, computed, pushed, {"clock": clock})
-        yield from _slice(
-            "wait",
-            "wait",
-            track,
-            pushed,
-            pushed + row["wait_s"],
-            {"why": holds.get((worker, clock), AT_END)},
-        )
+        why = {"why": holds.get((worker, clock), AT_END)}
+        yield from _slice("wait", "wait", track, pushed, pushed + row["wait_s"], why)
         yield {
             "ph": "C",
             "pid": LEAD,
@@ -158,14 +149,8 @@ def _marks(lines: Iterable[Line], tracks: dict[str, int], metric: str) -> Iterat
             case Entry(event=event, decisions=decisions):
                 if isinstance(event, Joined | Left):
                     name = "joined" if isinstance(event, Joined) else "left"
-                    yield _mark(
-                        name,
-                        "member",
-                        event.at,
-                        WORKERS,
-                        tracks[event.worker],
-                        to_native(line.report),
-                    )
+                    report = to_native(line.report)
+                    yield _mark(name, "member", event.at, tracks[event.worker], report)
                 for decision in decisions:
                     yield from _decision_marks(decision, event.at, tracks)
             case Evaluation():
@@ -173,19 +158,17 @@ def _marks(lines: Iterable[Line], tracks: dict[str, int], metric: str) -> Iterat
                 args |= {"version": line.version}
                 value = line.value(metric)
                 quality = "" if value is None else f": {metric} {metric_text(metric, value)}"
-                yield _mark(
-                    f"evaluation{quality}", "evaluation", line.at, SERVER, EVALUATIONS, args
-                )
+                yield _mark(f"evaluation{quality}", "evaluation", line.at, EVALUATIONS, args)
             case Remark(at=at, text=text):
-                yield _mark(text, "remark", at, SERVER, CONTROLLER, {})
+                yield _mark(text, "remark", at, CONTROLLER, {})
             case Checkpointed(at=at, number=number):
-                yield _mark(f"checkpoint {number}", "checkpoint", at, SERVER, CONTROLLER, {})
+                yield _mark(f"checkpoint {number}", "checkpoint", at, CONTROLLER, {})
             case Resumed(at=at, number=number):
                 args = {name: getattr(line, name) for name in ("away_s", "lost_s", "lost_pushes")}
                 name = f"resumed from checkpoint {number}"
-                yield _mark(name, "resumption", at, SERVER, CONTROLLER, args)
+                yield _mark(name, "resumption", at, CONTROLLER, args)
             case Ended(status=status, at=at, error=error):
-                yield _mark(status, "end", at, SERVER, UPDATES, {"error": error} if error else {})
+                yield _mark(status, "end", at, UPDATES, {"error": error} if error else {})
 
 
 def _decision_marks(decision: Decision, at: float, tracks: dict[str, int]) -> Iterator[TraceEvent]:
@@ -193,20 +176,13 @@ def _decision_marks(decision: Decision, at: float, tracks: dict[str, int]) -> It
         case Apply(pushes=pushes, version=version):
             sources = ", ".join(f"{worker} {clock}" for worker, clock in pushes[:MOST_PUSHES])
             more = f" and {len(pushes) - MOST_PUSHES} more" if len(pushes) > MOST_PUSHES else ""
-            yield _mark(
-                f"version {version}", "update", at, SERVER, UPDATES, {"pushes": f"{sources}{more}"}
-            )
+            args = {"pushes": f"{sources}{more}"}
+            yield _mark(f"version {version}", "update", at, UPDATES, args)
         case Drop(push=(worker, clock), why=why, reason=reason):
-            yield _mark(
-                f"dropped {worker} {clock}",
-                "drop",
-                at,
-                SERVER,
-                UPDATES,
-                {"reason": reason, "why": why},
-            )
+            args = {"reason": reason, "why": why}
+            yield _mark(f"dropped {worker} {clock}", "drop", at, UPDATES, args)
         case Switch(to=to, why=why):
-            yield _mark(f"switch to {to}", "switch", at, SERVER, CONTROLLER, {"why": why})
+            yield _mark(f"switch to {to}", "switch", at, CONTROLLER, {"why": why})
         case Suspend(worker=worker, why=why):
             yield from _worker_marks("suspended", worker, at, tracks, {"why": why})
         case Restore(worker=worker):
@@ -219,18 +195,16 @@ def _worker_marks(
     name: str, worker: str, at: float, tracks: dict[str, int], args: Mapping[str, Any]
 ) -> Iterator[TraceEvent]:
     """Mark a decision, also on the worker's track."""
-    yield _mark(name, "note", at, SERVER, CONTROLLER, {"worker": worker, **args})
+    yield _mark(name, "note", at, CONTROLLER, {"worker": worker, **args})
     if worker in tracks:
-        yield _mark(name, "note", at, WORKERS, tracks[worker], dict(args))
+        yield _mark(name, "note", at, tracks[worker], dict(args))
 
 
-def _mark(
-    name: str, category: str, at: float, process: int, track: int, args: TraceEvent
-) -> TraceEvent:
+def _mark(name: str, category: str, at: float, track: int, args: TraceEvent) -> TraceEvent:
     return {
         "ph": "i",
         "s": "t",
-        "pid": process,
+        "pid": SERVER if track in TRACKS else WORKERS,
         "tid": track,
         "name": name,
         "cat": category,
@@ -254,4 +228,4 @@ def _json_value(value: Any) -> Any:
 
 def _finite(value: Any) -> float | None:
     """Return a number, with None for NaN and infinity."""
-    return None if value is None or value != value or abs(value) == float("inf") else float(value)
+    return float(value) if value is not None and isfinite(value) else None

@@ -1,4 +1,4 @@
-"""The figures of a report: each module's `figures` makes them from the paradigms' runs."""
+"""The figures of a report: each module makes a section, from the paradigms' runs."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def figures_of(
 ) -> list[Figure]:
     """Return the figures that are not empty, in the order of the page."""
     everything = [
-        *([] if course is None else search_history.figures(all_series, course)),
+        None if course is None else search_history.figure(all_series, course),
         *learning_curves.figures(all_series, criteria),
         *time_breakdown.figures(all_series),
-        *timeline.figures(all_series),
+        timeline.figure(all_series),
         *lead_and_staleness.figures(all_series),
         *decisions_and_events.figures(all_series),
     ]
-    return widened([figure for figure in everything if figure.traces])
+    return widened([figure for figure in everything if figure is not None and figure.traces])
 
 
 def widened(figures: Sequence[Figure]) -> list[Figure]:

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 Theme = Literal["light", "dark"]
 
+# theme -> name -> colour; numbers are paradigms
 COLOURS: dict[Theme, dict[str, str]] = {
     "light": {
         "0": "#225fd6",
@@ -47,7 +48,6 @@ COLOURS: dict[Theme, dict[str, str]] = {
         "bad": "#ff8a80",
     },
 }
-"""Theme -> name -> colour; numbers are paradigms."""
 
 HUES = 8
 DASHES = ("solid", "dash", "dot", "dashdot")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
@@ -62,23 +63,17 @@ def binned(
     Returns:
         The middles of the bins, (bins,), and the values, (runs, bins).
     """
-    ends = [float(np.max(when)) for when in times if len(np.asarray(when))]
-    if len(ends) < len(times) or not ends or min(ends) <= 0:
+    end = min((float(np.max(np.asarray(when), initial=0.0)) for when in times), default=0.0)
+    if end <= 0:
         return np.empty(0), np.empty((len(times), 0))
-    edges = np.linspace(0, min(ends), bins + 1)
-    filled = np.full((len(times), bins), np.nan)
-    for row, (when, what) in enumerate(zip(times, values, strict=True)):
-        t, y = np.asarray(when, dtype=float), np.asarray(what, dtype=float)
-        inside = t <= edges[-1]
-        place = np.clip(np.searchsorted(edges, t[inside], side="right") - 1, 0, bins - 1)
-        counts = np.bincount(place, minlength=bins)
-        if how == "mean":
-            sums = np.bincount(place, weights=y[inside], minlength=bins)
-            filled[row] = np.divide(sums, counts, out=np.full(bins, np.nan), where=counts > 0)
-        else:
-            tops = np.full(bins, -np.inf)
-            np.maximum.at(tops, place, y[inside])
-            filled[row] = np.where(counts > 0, tops, np.nan)
+    edges = np.linspace(0, end, bins + 1)
+    rows = []
+    for when, what in zip(times, values, strict=True):
+        at = np.asarray(when, dtype=float)
+        place = np.where(at == end, bins, np.searchsorted(edges, at, side="right")) - 1
+        row = pd.Series(np.asarray(what, dtype=float)).groupby(place).agg(how)
+        rows.append(row.reindex(range(bins)))
+    filled = np.array(rows)
     full = ~np.isnan(filled).any(axis=0)
     return ((edges[1:] + edges[:-1]) / 2)[full], filled[:, full]
 
@@ -93,8 +88,4 @@ def shares_up_to(values: ArrayLike, points: int = POINTS) -> tuple[Floats, Float
 
 def even_indices(count: int, points: int = POINTS) -> NDArray[np.intp]:
     """Return at most `points` of `count` indices, evenly spread from the first to the last."""
-    return (
-        np.unique(np.linspace(0, count - 1, min(points, count)).round()).astype(np.intp)
-        if count
-        else np.arange(0)
-    )
+    return np.unique(np.linspace(0, count - 1, min(points, count)).round()).astype(np.intp)

@@ -14,27 +14,18 @@ from raysync.core.structs import to_native
 from raysync.record.journal_file import JournalFile
 from raysync.record.reader import RunRecord, legible, measures_of
 
-DECODED = (
-    '"Note"',
-    '"Suspend"',
-    '"Restore"',
-    '"Switch"',
-    '"Joined"',
-    '"Left"',
-    '"Remark"',
-    '"Resumed"',
-)
-"""The words of lines that are decoded throughout a journal."""
+# the words of lines that are decoded throughout a journal
+DECODED = [
+    f'"{kind.__name__}"' for kind in (Note, Suspend, Restore, Switch, Joined, Left, Remark, Resumed)
+]
 
 OPENING = 4_000  # the first lines, which are all decoded: reasons of holds are known only for these
 
 
 @dataclass(frozen=True)
 class Happening:
-    at: float
-    """Seconds since the first release."""
-    kind: str
-    """A note's, or suspended, restored, switch, left, joined, remark or resumed."""
+    at: float  # seconds since the first release
+    kind: str  # a note's, or suspended, restored, switch, left, joined, remark or resumed
     worker: str
     values: dict[str, Any] = field(default_factory=dict)
 
@@ -54,8 +45,8 @@ class RunEvents:
     """The events of one run."""
 
     happenings: tuple[Happening, ...] = ()
+    # (worker, seconds since the first release, to microseconds) -> why it was held
     holds: dict[tuple[str, float], str] = field(default_factory=dict)
-    """(worker, seconds since the first release, to microseconds) -> why it was held."""
 
     def of(self, *kinds: str) -> list[Happening]:
         return [happening for happening in self.happenings if happening.kind in kinds]

@@ -13,6 +13,7 @@ from raysync.results.figures.primitives import (
     Figure,
     Series,
     Trace,
+    axes_from_zero,
     axis,
     caption,
     curve,
@@ -68,13 +69,8 @@ def _largest(all_series: Sequence[Series], distance: Distance) -> float:
 def _over_time(all_series: Sequence[Series], distance: Distance) -> Figure:
     traces: list[Trace] = []
     for series in all_series:
-        frames = [
-            _measured(frame, distance)
-            for run, frame in zip(series.runs, series.pushes, strict=True)
-            if run in series.regular
-        ]
-        if not frames:
-            frames = [_measured(frame, distance) for frame in series.pushes[:1]]
+        chosen = series.regular_pushes or series.pushes[:1]
+        frames = [_measured(frame, distance) for frame in chosen]
         workers = max((frame.slot.nunique() for frame in frames), default=1)
         pushes = min(map(len, frames), default=0)
         bins = min(max(1, pushes // (3 * max(1, workers))), POINTS // 2)  # three pushes a worker
@@ -84,9 +80,8 @@ def _over_time(all_series: Sequence[Series], distance: Distance) -> Figure:
             distance.how,
             bins,
         )
-        if len(middles):
-            hover = f"%{{y}} {distance.unit} at %{{x}} s"
-            traces += curve(series, middles, values, hovertemplate=hover)
+        hover = f"%{{y}} {distance.unit} at %{{x}} s"
+        traces += curve(series, middles, values, hovertemplate=hover)
     combined = "The largest" if distance.how == "max" else "The mean"
     return Figure(
         key=f"{distance.column}-time",
@@ -98,10 +93,7 @@ def _over_time(all_series: Sequence[Series], distance: Distance) -> Figure:
             over_seeds(all_series),
         ),
         traces=traces,
-        layout={
-            "xaxis": axis("seconds", rangemode="tozero"),
-            "yaxis": axis(distance.unit, rangemode="tozero"),
-        },
+        layout=axes_from_zero("seconds", distance.unit),
     )
 
 
@@ -111,14 +103,13 @@ def _distribution(all_series: Sequence[Series], distance: Distance) -> Figure:
     for series in all_series:
         frames = (_measured(frame, distance) for frame in series.pushes)
         pooled = pd.concat([frame[distance.column] for frame in frames]).dropna()
-        if not len(pooled):
-            continue
-        values, shares = shares_up_to(pooled)
-        x, y = np.concatenate([[values[0]], values, [top]]), np.concatenate([[0.0], shares, [1.0]])
-        traces.append(
-            line(series, x, 100 * y, hovertemplate=f"%{{y}} % of pushes: at most %{{x}} {unit}")
-            | {"line": {**series.line, "shape": "hv"}}
-        )
+        if len(pooled):
+            values, shares = shares_up_to(pooled)
+            x = [values[0], *values, top]
+            y = 100 * np.array([0.0, *shares, 1.0])
+            hover = f"%{{y}} % of pushes: at most %{{x}} {unit}"
+            steps = {**series.line, "shape": "hv"}
+            traces.append(line(series, x, y, line=steps, hovertemplate=hover))
     return Figure(
         key=f"{distance.column}-distribution",
         section=SECTION,

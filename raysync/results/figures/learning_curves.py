@@ -20,6 +20,7 @@ from raysync.results.figures.primitives import (
     Series,
     Trace,
     View,
+    axes_from_zero,
     axis,
     caption,
     curve,
@@ -28,6 +29,7 @@ from raysync.results.figures.primitives import (
     over_seeds,
     plain,
     rule,
+    scatter,
 )
 
 SECTION = "How well, how soon"
@@ -43,10 +45,8 @@ class MeasureAxis:
     rises: bool
     unit: str
     axis: dict[str, Any]
-    scale: float = 1.0
-    """The factor from the metric to the axis."""
-    logarithm: str = ""
-    """The metric that is its logarithm, if any."""
+    scale: float = 1.0  # the factor from the metric to the axis
+    logarithm: str = ""  # the metric that is its logarithm, if any
 
     @property
     def key(self) -> str:
@@ -83,7 +83,7 @@ KNOWN_AXES = {
 }
 
 
-def figures(all_series: Sequence[Series], criteria: Criteria) -> list[Figure]:
+def figures(all_series: Sequence[Series], criteria: Criteria) -> list[Figure | None]:
     """Return the figures of a scenario; without evaluations only of the work done."""
     if criteria.metric is None or not any(
         len(run.record.evaluations) for series in all_series for run in series.runs
@@ -93,7 +93,7 @@ def figures(all_series: Sequence[Series], criteria: Criteria) -> list[Figure]:
     return [
         _against(all_series, criteria, measure, "time"),
         _against(all_series, criteria, measure, "samples"),
-        *_time_to(all_series, criteria, measure),
+        _time_to(all_series, criteria, measure),
     ]
 
 
@@ -122,9 +122,9 @@ def _against(
     hover = f"%{{y}}{measure.unit} at %{{x}} {'s' if x == 'time' else x}"
     for series in all_series:
         grid, values = on_common_grid([points(run, measure, x) for run in series.regular])
-        if len(grid):
-            traces += curve(series, grid, values, hovertemplate=hover)
-            traces += _switches(series, grid, values.mean(axis=0)) if x == "time" else []
+        traces += curve(series, grid, values, hovertemplate=hover)
+        if len(grid) and x == "time":
+            traces += _switches(series, grid, values.mean(axis=0))
         for run in series.others:
             traces += _unfinished(series, run, *points(run, measure, x))
     unit = "seconds since the first release" if x == "time" else "samples applied"
@@ -160,17 +160,16 @@ def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
         return []
     at = np.array([switch.at for switch in switches])
     return [
-        {
-            **series.trace,
-            "type": "scatter",
-            "mode": "markers",
-            "showlegend": False,
-            "marker": {"symbol": "diamond", "size": 10, "color": series.color},
-            "x": numbers(at),
-            "y": numbers(np.interp(at, x, y)),
-            "text": [plain(switch.text) for switch in switches],
-            "hovertemplate": "%{text}<br>%{x} s",
-        }
+        scatter(
+            series,
+            "markers",
+            showlegend=False,
+            marker={"symbol": "diamond", "size": 10, "color": series.color},
+            x=numbers(at),
+            y=numbers(np.interp(at, x, y)),
+            text=[plain(switch.text) for switch in switches],
+            hovertemplate="%{text}<br>%{x} s",
+        )
     ]
 
 
@@ -192,16 +191,16 @@ def _unfinished(series: Series, run: CollectedRun, x: Floats, y: Floats) -> list
             y[keep],
             mode="lines+markers",
             marker=cross,
+            line={**series.line, "dash": "dot", "width": 1.5},
             showlegend=False,
             hovertemplate=f"%{{y}} at %{{x}}<br>seed {run.seed}: {plain(run.end.how)}",
         )
-        | {"line": {**series.line, "dash": "dot", "width": 1.5}}
     ]
 
 
 def _time_to(
     all_series: Sequence[Series], criteria: Criteria, measure: MeasureAxis
-) -> list[Figure]:
+) -> Figure | None:
     curves = {
         series.index: [points(run, measure, "time") for run in series.regular]
         for series in all_series
@@ -209,12 +208,11 @@ def _time_to(
     best = np.maximum if measure.rises else np.minimum
     met_values = [best.accumulate(y) for pairs in curves.values() for _, y in pairs if len(y)]
     if not met_values:
-        return []
+        return None
     target = measure.target(criteria)
     levels = np.unique(np.concatenate(met_values))
-    targets = np.unique(
-        [*levels[even_indices(len(levels))], *([target] if target is not None else [])]
-    )
+    own_target = [] if target is None else [target]
+    targets = np.unique([*levels[even_indices(len(levels))], *own_target])
     traces: list[Trace] = []
     for series in all_series:
         pairs = [pair for pair in curves[series.index] if len(pair[0])]
@@ -222,32 +220,28 @@ def _time_to(
             times = np.array([times_to(x, y, targets, rises=measure.rises) for x, y in pairs])
             met = np.isfinite(times).all(axis=0)
             hover = f"%{{y}} s to %{{x}}{measure.unit}"
-            traces += (
-                curve(series, targets[met], times[:, met], hovertemplate=hover) if met.any() else []
-            )
+            traces += curve(series, targets[met], times[:, met], hovertemplate=hover)
     direction: dict[str, Any] = {} if measure.rises else {"autorange": "reversed"}
     shapes = [] if target is None else [rule((target, target), (0, 1), yref="paper")]
     ends = "A curve ends at the best that every seed reached." if over_seeds(all_series) else ""
-    return [
-        Figure(
-            key=f"time-to-{measure.key}",
-            section=SECTION,
-            title=f"Time to {measure.name}, for every target",
-            caption=caption(
-                f"Seconds from the first release until test {measure.name} first met each target.",
-                over_seeds(all_series),
-                ends,
-                "Dotted line: the experiment's target." if shapes else "",
-            ),
-            traces=traces,
-            layout={
-                "xaxis": axis(f"target: {measure.title}", **measure.axis, **direction),
-                "yaxis": axis("seconds", rangemode="tozero"),
-                "shapes": shapes,
-            },
-            views=_views(all_series, measure, "xaxis")[::-1],
-        )
-    ]
+    return Figure(
+        key=f"time-to-{measure.key}",
+        section=SECTION,
+        title=f"Time to {measure.name}, for every target",
+        caption=caption(
+            f"Seconds from the first release until test {measure.name} first met each target.",
+            over_seeds(all_series),
+            ends,
+            "Dotted line: the experiment's target." if shapes else "",
+        ),
+        traces=traces,
+        layout={
+            "xaxis": axis(f"target: {measure.title}", **measure.axis, **direction),
+            "yaxis": axis("seconds", rangemode="tozero"),
+            "shapes": shapes,
+        },
+        views=_views(all_series, measure, "xaxis")[::-1],
+    )
 
 
 def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:
@@ -287,20 +281,14 @@ def _work_done(all_series: Sequence[Series]) -> Figure:
     traces: list[Trace] = []
     for series in all_series:
         curves = []
-        for run, pushes in zip(series.runs, series.pushes, strict=True):
+        for pushes in series.regular_pushes:
             done = pushes[pushes.outcome == "applied"].sort_values("applied_at_s")
-            if run in series.regular and len(done):
-                curves.append(
-                    (np.append(0.0, done.applied_at_s), np.append(0.0, done.samples.cumsum()))
-                )
-        grid, values = on_common_grid(
-            [(x[keep], y[keep]) for x, y in curves for keep in [extreme_indices(y)]]
-        )
-        traces += (
-            curve(series, grid, values, hovertemplate="%{y} samples after %{x} s")
-            if len(grid)
-            else []
-        )
+            if len(done):
+                x, y = np.append(0.0, done.applied_at_s), np.append(0.0, done.samples.cumsum())
+                keep = extreme_indices(y)
+                curves.append((x[keep], y[keep]))
+        grid, values = on_common_grid(curves)
+        traces += curve(series, grid, values, hovertemplate="%{y} samples after %{x} s")
     return Figure(
         key="samples-time",
         section="How fast",
@@ -309,8 +297,5 @@ def _work_done(all_series: Sequence[Series]) -> Figure:
             "Samples applied against seconds since the first release.", over_seeds(all_series)
         ),
         traces=traces,
-        layout={
-            "xaxis": axis("seconds", rangemode="tozero"),
-            "yaxis": axis("samples", rangemode="tozero"),
-        },
+        layout=axes_from_zero("seconds", "samples"),
     )

@@ -14,20 +14,18 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from raysync.core.ids import WorkerId
 from raysync.results.collection import CollectedRun
 from raysync.results.figures.colours import DASHES, HUES
+from raysync.results.figures.downsample import Floats
 from raysync.results.figures.journal_events import RunEvents, run_events_of
 
 Trace = dict[str, Any]
-Floats = NDArray[np.float64]
 
 ROW_PX = 22  # the height of a lane or a bar
-
 AROUND_PX = 80  # the height above and below lanes
-
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif'
 
 _AXIS = {
@@ -54,18 +52,14 @@ class View:
 
 @dataclass(frozen=True)
 class Figure:
-    key: str
-    """The name in file names and anchors."""
+    key: str  # the name in file names and anchors
     section: str
     title: str
-    caption: str
-    """A line: the contents and their unit."""
+    caption: str  # a line: the contents and their unit
     traces: list[Trace]
     layout: dict[str, Any] = field(default_factory=dict)
-    wide: bool = False
-    """Whether it takes the whole width of a page."""
-    views: tuple[View, ...] = ()
-    """Alternative ranges; the first is the initial one."""
+    wide: bool = False  # whether it takes the whole width of a page
+    views: tuple[View, ...] = ()  # alternative ranges; the first is the initial one
 
     @property
     def height(self) -> int:
@@ -79,8 +73,7 @@ class Series:
 
     label: str
     runs: tuple[CollectedRun, ...]
-    index: int
-    """The number of its colour and dash."""
+    index: int  # the number of its colour and dash
 
     @property
     def color(self) -> str:
@@ -115,6 +108,11 @@ class Series:
         """Each run's pushes, with a `slot`; times are seconds since the first release."""
         return tuple(map(_pushes, self.runs))
 
+    @property
+    def regular_pushes(self) -> list[pd.DataFrame]:
+        pairs = zip(self.runs, self.pushes, strict=True)
+        return [pushes for run, pushes in pairs if run in self.regular]
+
     @cached_property
     def run_events(self) -> tuple[RunEvents, ...]:
         """Each run's other events, in seconds since the first release."""
@@ -122,15 +120,11 @@ class Series:
 
 
 def _pushes(run: CollectedRun) -> pd.DataFrame:
-    start = run.started_at
     frame = run.record.pushes
     slots = {worker: WorkerId(worker).slot for worker in frame.worker.unique()}
+    times = [f"{event}_at_s" for event in ("released", "computed", "pushed", "applied")]
     return frame.assign(
-        slot=frame.worker.map(slots),
-        released_at_s=frame.released_at_s - start,
-        computed_at_s=frame.computed_at_s - start,
-        pushed_at_s=frame.pushed_at_s - start,
-        applied_at_s=frame.applied_at_s - start,
+        slot=frame.worker.map(slots), **(frame[times] - run.started_at)
     ).sort_values("pushed_at_s", kind="stable", ignore_index=True)
 
 
@@ -151,36 +145,37 @@ def _rounded(value: float, digits: int) -> float | int | None:
     return int(rounded) if rounded.is_integer() else rounded
 
 
+def scatter(series: Series, mode: str, **more: Any) -> Trace:
+    """Return a trace of a paradigm: "lines", "markers" or "text"."""
+    return {**series.trace, "type": "scatter", "mode": mode, **more}
+
+
+def bar(series: Series, **more: Any) -> Trace:
+    return {**series.trace, "type": "bar", "marker": {"color": series.color}, **more}
+
+
 def line(series: Series, x: ArrayLike, y: ArrayLike, **more: Any) -> Trace:
-    return {
-        **series.trace,
-        "type": "scatter",
-        "mode": "lines",
-        "line": series.line,
-        "x": numbers(x),
-        "y": numbers(y),
-        **more,
-    }
+    attributes = {"mode": "lines", "line": series.line, **more}
+    return scatter(series, x=numbers(x), y=numbers(y), **attributes)
 
 
-def band(series: Series, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Trace:
-    x, low, high = np.asarray(x), np.asarray(low), np.asarray(high)
-    return {
-        **series.trace,
-        "type": "scatter",
-        "mode": "lines",
-        "line": {"width": 0, "color": series.color},
-        "fill": "toself",
-        "fillcolor": series.pale(18),
-        "hoverinfo": "skip",
-        "showlegend": False,
-        "x": numbers(np.concatenate([x, x[::-1]])),
-        "y": numbers(np.concatenate([high, low[::-1]])),
-    }
+def band(series: Series, x: Floats, low: Floats, high: Floats) -> Trace:
+    return line(
+        series,
+        np.concatenate([x, x[::-1]]),
+        np.concatenate([high, low[::-1]]),
+        line={"width": 0, "color": series.color},
+        fill="toself",
+        fillcolor=series.pale(18),
+        hoverinfo="skip",
+        showlegend=False,
+    )
 
 
 def curve(series: Series, x: Floats, values: Floats, **more: Any) -> list[Trace]:
     """Return the mean over the runs, and the band from minimum to maximum of several.
+
+    Without points, there is nothing to draw.
 
     Args:
         series: the paradigm.
@@ -188,17 +183,21 @@ def curve(series: Series, x: Floats, values: Floats, **more: Any) -> list[Trace]
         values: (runs, points).
         more: attributes of the mean's trace.
     """
+    if not len(x):
+        return []
     mean = line(series, x, values.mean(axis=0), **more)
-    return (
-        [mean]
-        if len(values) == 1
-        else [band(series, x, values.min(axis=0), values.max(axis=0)), mean]
-    )
+    if len(values) == 1:
+        return [mean]
+    return [band(series, x, values.min(axis=0), values.max(axis=0)), mean]
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """Return an axis; the title names the unit."""
     return {"title": {"text": title}, **more}
+
+
+def axes_from_zero(x: str, y: str) -> dict[str, Any]:
+    return {"xaxis": axis(x, rangemode="tozero"), "yaxis": axis(y, rangemode="tozero")}
 
 
 def whiskers(value: float, low: float | None, high: float | None) -> dict[str, Any]:
@@ -243,19 +242,18 @@ def heading(series: Series, names: Mapping[str, str], at: Sequence[float]) -> Tr
         names: lane -> category.
         at: positions of the name on the x axis, one for each view.
     """
-    return {
-        **series.trace,
-        "type": "scatter",
-        "mode": "text",
-        "showlegend": False,
-        "hoverinfo": "skip",
-        "cliponaxis": False,
-        "x": [*at, *[at[0]] * len(names)],
-        "y": [*[INVISIBLE * (series.index + 1)] * len(at), *names.values()],
-        "text": [*[f"<b>{plain(series.label)}</b>"] * len(at), *[""] * len(names)],
-        "textposition": "middle right",
-        "textfont": {"color": "$text"},
-    }
+    return scatter(
+        series,
+        "text",
+        showlegend=False,
+        hoverinfo="skip",
+        cliponaxis=False,
+        x=[*at, *[at[0]] * len(names)],
+        y=[*[INVISIBLE * (series.index + 1)] * len(at), *names.values()],
+        text=[*[f"<b>{plain(series.label)}</b>"] * len(at), *[""] * len(names)],
+        textposition="middle right",
+        textfont={"color": "$text"},
+    )
 
 
 def rule(x: tuple[float, float], y: tuple[float, float], **more: Any) -> dict[str, Any]:
@@ -286,11 +284,7 @@ def over_seeds(all_series: Sequence[Series]) -> str:
 def layout_of(figure: Figure) -> dict[str, Any]:
     """Return a figure's Plotly layout without width, legends and titles, which the page adds."""
     axes = {
-        name: {
-            **_AXIS,
-            **axis,
-            **({"title": {**_TITLE, **axis["title"]}} if "title" in axis else {}),
-        }
+        name: _AXIS | axis | ({"title": _TITLE | axis["title"]} if "title" in axis else {})
         for name, axis in figure.layout.items()
         if name.endswith("axis")
     }

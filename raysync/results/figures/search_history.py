@@ -6,17 +6,26 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 from raysync.results.figures.learning_curves import measure_axis
-from raysync.results.figures.primitives import Figure, Series, Trace, axis, caption, numbers, plain
+from raysync.results.figures.primitives import (
+    Figure,
+    Series,
+    Trace,
+    axis,
+    caption,
+    numbers,
+    plain,
+    scatter,
+)
 from raysync.results.search_course import SearchCourse, SearchedTrial
 
 SECTION = "The search"
 
 
-def figures(all_series: Sequence[Series], course: SearchCourse) -> list[Figure]:
+def figure(all_series: Sequence[Series], course: SearchCourse) -> Figure | None:
     """Return the course of the search, if any trial has a value."""
     complete = [trial for trial in course.trials if trial.is_complete]
     if not complete:
-        return []
+        return None
     measure = measure_axis(course.metric)
 
     def values(trials: Sequence[SearchedTrial]) -> list[float]:
@@ -38,33 +47,30 @@ def figures(all_series: Sequence[Series], course: SearchCourse) -> list[Figure]:
     traces = [best]
     for series in all_series:
         paths = {run.record.path for run in series.runs}
-        chosen = [each for each in complete if of_best.get(each.paradigm) in paths]
+        chosen = [trial for trial in complete if of_best.get(trial.paradigm) in paths]
         traces.append(
-            {
-                **series.trace,
-                "type": "scatter",
-                "mode": "markers",
-                "marker": {"color": series.color, "size": 8},
-                "x": [trial.number + 1 for trial in chosen],
-                "y": numbers(values(chosen)),
-                "text": [plain(trial.words) for trial in chosen],
-                "hovertemplate": f"%{{y}}{measure.unit} in trial %{{x}}<br>%{{text}}",
-            }
+            scatter(
+                series,
+                "markers",
+                marker={"color": series.color, "size": 8},
+                x=[trial.number + 1 for trial in chosen],
+                y=numbers(values(chosen)),
+                text=[plain(trial.words) for trial in chosen],
+                hovertemplate=f"%{{y}}{measure.unit} in trial %{{x}}<br>%{{text}}",
+            )
         )
-    return [
-        Figure(
-            key="search",
-            section=SECTION,
-            title="The course of the search",
-            caption=caption(
-                f"The {measure.title} of each trial that did its work, in the order of the search.",
-                "Line: the best so far.",
-            ),
-            traces=traces,
-            layout={
-                "xaxis": axis("trial", rangemode="tozero"),
-                "yaxis": axis(measure.title, **measure.axis),
-            },
-            wide=True,
-        )
-    ]
+    return Figure(
+        key="search",
+        section=SECTION,
+        title="The course of the search",
+        caption=caption(
+            f"The {measure.title} of each trial that did its work, in the order of the search.",
+            "Line: the best so far.",
+        ),
+        traces=traces,
+        layout={
+            "xaxis": axis("trial", rangemode="tozero"),
+            "yaxis": axis(measure.title, **measure.axis),
+        },
+        wide=True,
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import pandas as pd
 
@@ -12,6 +12,7 @@ from raysync.results.figures.primitives import (
     Series,
     Trace,
     axis,
+    bar,
     heading,
     numbers,
     plain,
@@ -25,38 +26,36 @@ MOST_WORKERS = 10  # more workers are displayed by group
 # the heights of one paradigm's bar beside others, between reasons, and above and below all bars
 BAR_PX, BETWEEN_PX, AROUND_BARS_PX = 16, 16, 110
 
+# column -> name, opacity in percent
 ACTIVITIES = {
     "busy_s": ("computing", 100),
     "transfer_s": ("transfer", 60),
     "server_s": ("the server", 38),
     "wait_s": ("waiting", 18),
 }
-"""Column -> name, opacity in percent."""
 
+# for bars side by side for each worker
 BARS_LAYOUT = {
     "barmode": "group",
     "bargroupgap": 0.05,
     "xaxis": {"type": "category", "showgrid": False},
 }
-"""For bars side by side for each worker."""
 
 
-def figures(all_series: Sequence[Series]) -> list[Figure]:
+def figures(all_series: Sequence[Series]) -> list[Figure | None]:
     pushed = [series for series in all_series if any(map(len, series.pushes))]
     if not pushed:
         return []
     return [
         _time_figure(pushed),
-        *_contribution_figure(pushed),
-        *_drop_reason_figure(pushed),
-        *_drop_share_figure(pushed),
+        _contribution_figure(pushed),
+        _drop_reason_figure(pushed),
+        _drop_share_figure(pushed),
     ]
 
 
 def _time_figure(all_series: Sequence[Series]) -> Figure:
-    tables = [
-        _mean([time_parts(frame) for frame in series.pushes if len(frame)]) for series in all_series
-    ]
+    tables = _means(all_series, time_parts)
     many = _has_many_workers(tables)
     tables = [_by_group(table, "mean") for table in tables] if many else tables
     traces: list[Trace] = []
@@ -67,21 +66,20 @@ def _time_figure(all_series: Sequence[Series]) -> Figure:
         for column, (activity, percent) in ACTIVITIES.items():
             shares = 100 * table[column] / total.where(total > 0, 1.0)
             traces.append(
-                {
-                    **series.trace,
-                    "type": "bar",
-                    "orientation": "h",
-                    "showlegend": column == "busy_s",
-                    "marker": {"color": series.pale(percent)},
-                    "y": list(names.values()),
-                    "x": numbers(table[column]),
-                    "text": [
+                bar(
+                    series,
+                    orientation="h",
+                    showlegend=column == "busy_s",
+                    marker={"color": series.pale(percent)},
+                    y=list(names.values()),
+                    x=numbers(table[column]),
+                    text=[
                         f"{activity}, {share:.3g} % of {plain(slot)}'s time"
                         for slot, share in shares.items()
                     ],
-                    "textposition": "none",
-                    "hovertemplate": "%{x} s %{text}<extra></extra>",
-                }
+                    textposition="none",
+                    hovertemplate="%{x} s %{text}<extra></extra>",
+                )
             )
     longest = max(float(table[list(ACTIVITIES)].sum(axis=1).max()) for table in tables)
     rows = sum(len(table) + 1 for table in tables)
@@ -123,13 +121,10 @@ def time_parts(pushes: pd.DataFrame) -> pd.DataFrame:
     return _sums_by_slot(frame, [*ACTIVITIES, "samples"])
 
 
-def _contribution_figure(all_series: Sequence[Series]) -> list[Figure]:
-    tables = [
-        _mean([contributions(frame) for frame in series.pushes if len(frame)])
-        for series in all_series
-    ]
-    if max(len(table) for table in tables) < 2:
-        return []
+def _contribution_figure(all_series: Sequence[Series]) -> Figure | None:
+    tables = _means(all_series, contributions)
+    if max(map(len, tables)) < 2:
+        return None
     sizes = _mean(tables)
     sizes = sizes.assign(equal=1.0 / len(sizes))
     many = _has_many_workers(tables)
@@ -137,10 +132,11 @@ def _contribution_figure(all_series: Sequence[Series]) -> list[Figure]:
         tables, sizes = [_by_group(table, "sum") for table in tables], _by_group(sizes, "sum")
     traces = _shares(all_series, [table.samples for table in tables], "the samples")
     names = [plain(slot) for slot in sizes.index]
-    for name, column, symbol in (
-        ("share of speed", "speed", "diamond-open"),
-        ("equal share", "equal", "line-ew-open"),
+    for name, column, symbol, size in (
+        ("share of speed", "speed", "diamond-open", 12),
+        ("equal share", "equal", "line-ew-open", 26),
     ):
+        edge = {"color": "$text", "width": 2}
         traces.append(
             {
                 "type": "scatter",
@@ -148,26 +144,19 @@ def _contribution_figure(all_series: Sequence[Series]) -> list[Figure]:
                 "name": name,
                 "x": names,
                 "y": numbers(100 * sizes[column]),
-                "marker": {
-                    "symbol": symbol,
-                    "size": 12 if column == "speed" else 26,
-                    "color": "$text",
-                    "line": {"color": "$text", "width": 2},
-                },
+                "marker": {"symbol": symbol, "size": size, "color": "$text", "line": edge},
                 "hovertemplate": f"{name}: %{{y}} %<extra></extra>",
             }
         )
-    return [
-        Figure(
-            key="contribution",
-            section=SECTION,
-            title="Contribution of each " + ("group of workers" if many else "worker"),
-            caption="Share of the applied samples, in %. Diamond: its share of the workers'"
-            " computing speed; line: an equal share.",
-            traces=traces,
-            layout=BARS_LAYOUT | {"yaxis": axis("% of samples", rangemode="tozero")},
-        )
-    ]
+    return Figure(
+        key="contribution",
+        section=SECTION,
+        title="Contribution of each " + ("group of workers" if many else "worker"),
+        caption="Share of the applied samples, in %. Diamond: its share of the workers'"
+        " computing speed; line: an equal share.",
+        traces=traces,
+        layout=BARS_LAYOUT | {"yaxis": axis("% of samples", rangemode="tozero")},
+    )
 
 
 def contributions(pushes: pd.DataFrame) -> pd.DataFrame:
@@ -192,85 +181,81 @@ def _shares(
 ) -> list[Trace]:
     """Draw each worker's share, with a bar for each paradigm."""
     return [
-        {
-            **series.trace,
-            "type": "bar",
-            "marker": {"color": series.color},
-            "x": [plain(slot) for slot in share.index],
-            "y": numbers(100 * share),
-            "hovertemplate": f"%{{y}} % of {what}<br>%{{x}}",
-        }
+        bar(
+            series,
+            x=[plain(slot) for slot in share.index],
+            y=numbers(100 * share),
+            hovertemplate=f"%{{y}} % of {what}<br>%{{x}}",
+        )
         for series, share in zip(all_series, shares, strict=True)
     ]
 
 
-def _drop_reason_figure(all_series: Sequence[Series]) -> list[Figure]:
+def _drop_reason_figure(all_series: Sequence[Series]) -> Figure:
     traces: list[Trace] = []
     for series in all_series:
         dropped = pd.concat([frame[frame.outcome == "dropped"] for frame in series.pushes])
         counts = dropped.reason.value_counts()
         if len(counts):
             traces.append(
-                {
-                    **series.trace,
-                    "type": "bar",
-                    "orientation": "h",
-                    "marker": {"color": series.color},
-                    "y": [plain(reason) for reason in counts.index],
-                    "x": numbers(counts / len(series.runs)),
-                    "hovertemplate": "%{x} pushes a run<br>%{y}",
-                }
+                bar(
+                    series,
+                    orientation="h",
+                    y=[plain(reason) for reason in counts.index],
+                    x=numbers(counts / len(series.runs)),
+                    hovertemplate="%{x} pushes a run<br>%{y}",
+                )
             )
-    if not traces:
-        return []
     reasons = len({reason for trace in traces for reason in trace["y"]})
-    return [
-        Figure(
-            key="drops",
-            section=SECTION,
-            title="Dropped pushes",
-            caption="Pushes a run that were computed and not applied, by reason.",
-            traces=traces,
-            layout={
-                "barmode": "group",
-                "xaxis": axis("pushes a run", rangemode="tozero"),
-                "yaxis": {"type": "category"},
-                "height": AROUND_BARS_PX + reasons * (BETWEEN_PX + BAR_PX * len(traces)),
-            },
-        )
-    ]
+    return Figure(
+        key="drops",
+        section=SECTION,
+        title="Dropped pushes",
+        caption="Pushes a run that were computed and not applied, by reason.",
+        traces=traces,
+        layout={
+            "barmode": "group",
+            "xaxis": axis("pushes a run", rangemode="tozero"),
+            "yaxis": {"type": "category"},
+            "height": AROUND_BARS_PX + reasons * (BETWEEN_PX + BAR_PX * len(traces)),
+        },
+    )
 
 
-def _drop_share_figure(all_series: Sequence[Series]) -> list[Figure]:
-    tables = [
-        _mean([drop_counts(frame) for frame in series.pushes if len(frame)])
-        for series in all_series
-    ]
+def _drop_share_figure(all_series: Sequence[Series]) -> Figure | None:
+    tables = _means(all_series, drop_counts)
     if not any(table.dropped.any() for table in tables):
-        return []
+        return None
     many = _has_many_workers(tables)
     tables = [_by_group(table, "sum") for table in tables] if many else tables
     traces = _shares(all_series, [table.dropped / table.pushes for table in tables], "its pushes")
     whose = "group of workers" if many else "worker"
-    return [
-        Figure(
-            key="lost",
-            section=SECTION,
-            title=f"Dropped pushes of each {whose}",
-            caption=(
-                f"Share of the {whose}'s own pushes, in %: unequal shares bias the model towards"
-                " the data of workers that lose fewer pushes."
-            ),
-            traces=traces,
-            layout=BARS_LAYOUT | {"yaxis": axis("% of its pushes", rangemode="tozero")},
-        )
-    ]
+    return Figure(
+        key="lost",
+        section=SECTION,
+        title=f"Dropped pushes of each {whose}",
+        caption=(
+            f"Share of the {whose}'s own pushes, in %: unequal shares bias the model towards"
+            " the data of workers that lose fewer pushes."
+        ),
+        traces=traces,
+        layout=BARS_LAYOUT | {"yaxis": axis("% of its pushes", rangemode="tozero")},
+    )
 
 
 def drop_counts(pushes: pd.DataFrame) -> pd.DataFrame:
     """Count `pushes` and, of these, `dropped` by slot."""
     frame = pushes.assign(pushes=1, dropped=pushes.outcome == "dropped")
     return _sums_by_slot(frame, ["pushes", "dropped"])
+
+
+def _means(
+    all_series: Sequence[Series], table_of: Callable[[pd.DataFrame], pd.DataFrame]
+) -> list[pd.DataFrame]:
+    """Return the table of each paradigm's pushes by slot, as a mean over its runs."""
+    return [
+        _mean([table_of(frame) for frame in series.pushes if len(frame)]) for series in all_series
+    ]
 
 
 def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 
 from raysync.core.ids import Slot, WorkerId
-from raysync.results.collection import CollectedRun
 from raysync.results.figures.journal_events import RunEvents
 from raysync.results.figures.primitives import (
     Figure,
@@ -17,11 +16,14 @@ from raysync.results.figures.primitives import (
     Trace,
     View,
     axis,
+    bar,
+    caption,
     heading,
     numbers,
     plain,
     row_names,
     rows_layout,
+    scatter,
 )
 from raysync.results.figures.time_breakdown import slots_in_order
 
@@ -41,57 +43,50 @@ class Lanes:
     """The lanes of one run."""
 
     series: Series
-    run: CollectedRun
     pushes: pd.DataFrame
     events: RunEvents
 
 
-def figures(all_series: Sequence[Series]) -> list[Figure]:
+def figure(all_series: Sequence[Series]) -> Figure | None:
     """Return the figure of a scenario: each paradigm's run with the smallest seed."""
     workers = max(FEWEST_LANES, MOST_LANES // max(1, len(all_series)))
     lanes = [
-        Lanes(series, series.runs[0], _few_workers(series.pushes[0], workers), series.run_events[0])
+        Lanes(series, _few_workers(series.pushes[0], workers), series.run_events[0])
         for series in all_series
         if series.runs and len(series.pushes[0])
     ]
     if not lanes:
-        return []
+        return None
     views = _views(lanes)
+    start = [views[0].low, views[0].high]
     rows, traces = 0, []
     for lane in lanes:
         names = row_names(lane.series, slots_in_order(lane.pushes.slot))
         rows += 1 + len(names)
         traces.append(heading(lane.series, names, [view.low for view in views]))
         traces += _bars(lane, names, views) + _decision_marks(lane, names, views)
-    seeds = {lane.run.seed for lane in lanes}
+    seeds = {lane.series.runs[0].seed for lane in lanes}
     notes = any(trace["type"] == "scatter" and trace["mode"] == "markers" for trace in traces)
-    caption = (
-        "Each bar is an iteration, from its release: transfer (paler), computing (full colour),"
-        " waiting (palest), in seconds."
+    return Figure(
+        key="timeline",
+        section=SECTION,
+        title="Timeline of iterations",
+        caption=caption(
+            "Each bar is an iteration, from its release: transfer (paler), computing (full colour),"
+            " waiting (palest), in seconds.",
+            "Triangles: decisions about a worker." if notes else "",
+            f"Seed {seeds.pop()}." if len(seeds) == 1 else "",
+        ),
+        traces=traces,
+        layout={
+            "barmode": "overlay",
+            "bargap": 0.25,
+            **rows_layout(rows),
+            "xaxis": axis("seconds since the first release", range=start),
+        },
+        wide=True,
+        views=tuple(views),
     )
-    if notes:
-        caption += " Triangles: decisions about a worker."
-    if len(seeds) == 1:
-        caption += f" Seed {seeds.pop()}."
-    return [
-        Figure(
-            key="timeline",
-            section=SECTION,
-            title="Timeline of iterations",
-            caption=caption,
-            traces=traces,
-            layout={
-                "barmode": "overlay",
-                "bargap": 0.25,
-                **rows_layout(rows),
-                "xaxis": axis(
-                    "seconds since the first release", range=[views[0].low, views[0].high]
-                ),
-            },
-            wide=True,
-            views=tuple(views),
-        )
-    ]
 
 
 def _few_workers(pushes: pd.DataFrame, workers: int) -> pd.DataFrame:
@@ -149,27 +144,22 @@ def _bars(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Tr
     for activity, base, length, percent, texts in parts:
         drawn = length > SHORTEST_S
         if drawn.any():
+            text = {} if texts is None else {"text": list(map(plain, texts[drawn]))}
+            why = "<br>%{text}" if text else ""
+            edge = {"color": "$card", "width": 1 if activity == "computing" else 0}
             traces.append(
-                {
-                    **series.trace,
-                    "type": "bar",
-                    "orientation": "h",
-                    "showlegend": activity == "computing",
-                    "marker": {
-                        "color": series.pale(percent),
-                        "line": {"color": "$card", "width": 1 if activity == "computing" else 0},
-                    },
-                    "y": [names[slot] for slot in frame.slot[drawn]],
-                    "base": numbers(base[drawn], 7),
-                    "customdata": numbers(length[drawn]),
-                    "x": numbers(length[drawn], 7),
-                    "textposition": "none",
-                    "hovertemplate": f"{activity} %{{customdata}} s<br>%{{text}}<extra></extra>",
-                }
-                | (
-                    {"text": list(map(plain, texts[drawn]))}
-                    if texts is not None
-                    else {"hovertemplate": f"{activity} %{{customdata}} s<extra></extra>"}
+                bar(
+                    series,
+                    orientation="h",
+                    showlegend=activity == "computing",
+                    marker={"color": series.pale(percent), "line": edge},
+                    y=[names[slot] for slot in frame.slot[drawn]],
+                    base=numbers(base[drawn], 7),
+                    customdata=numbers(length[drawn]),
+                    x=numbers(length[drawn], 7),
+                    textposition="none",
+                    hovertemplate=f"{activity} %{{customdata}} s{why}<extra></extra>",
+                    **text,
                 )
             )
     return traces
@@ -208,21 +198,16 @@ def _decision_marks(lanes: Lanes, names: dict[str, str], views: Sequence[View]) 
     ]
     if not decisions:
         return []
+    edge = {"color": "$card", "width": 1}
     return [
-        {
-            **lanes.series.trace,
-            "type": "scatter",
-            "mode": "markers",
-            "showlegend": False,
-            "marker": {
-                "symbol": "triangle-down",
-                "size": 9,
-                "color": "$text",
-                "line": {"color": "$card", "width": 1},
-            },
-            "x": numbers([event.at for event, _ in decisions], 7),
-            "y": [lane for _, lane in decisions],
-            "text": [plain(event.text).replace(", ", "<br>") for event, _ in decisions],
-            "hovertemplate": "%{text}<br>at %{x} s<extra></extra>",
-        }
+        scatter(
+            lanes.series,
+            "markers",
+            showlegend=False,
+            marker={"symbol": "triangle-down", "size": 9, "color": "$text", "line": edge},
+            x=numbers([event.at for event, _ in decisions], 7),
+            y=[lane for _, lane in decisions],
+            text=[plain(event.text).replace(", ", "<br>") for event, _ in decisions],
+            hovertemplate="%{text}<br>at %{x} s<extra></extra>",
+        )
     ]
