@@ -30,16 +30,14 @@ from raysync.paradigms.registry import short_name
 if TYPE_CHECKING:
     from raysync.config.experiment import Experiment
 
-MOST_S = 1e9
-"""About 30 years: sums of such times stay exact to a microsecond."""
+MOST_S = 1e9  # about 30 years: sums of such times stay exact to a microsecond
+# The largest numbers: no product of two overflows later. Seeds and counts that take memory have
+# their own bounds.
 MOST_WHOLE, MOST = 10**15, 1e30
-"""The largest numbers: no product of two overflows later. Seeds and counts that take memory have
-their own bounds.
-"""
 MOST_SAMPLES = 10_000_000  # the indices of a batch are in memory at once
 SEED_SETTINGS = ("seed", "seeds")
+# what `set` of a paradigm may change: nothing that the rows of a comparison are compared at
 ROW_SETTINGS = ("update", "local", "batch_size", "cluster.wire", "network")
-"""What `set` of a paradigm may change: nothing that the rows of a comparison are compared at."""
 # control characters but tab and line feed, which no text of a setting may contain
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 Repeats = Annotated[int, Field(ge=1, le=10_000)]  # a number of repeats or draws, all in memory

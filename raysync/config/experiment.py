@@ -78,6 +78,7 @@ Choices = Annotated[tuple[Choice, ...], BeforeValidator(_listed)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
+# the rules between blocks: each stands beside the later one, and raises for the first mistake
 CHECKS = (
     check_group_names,
     check_paradigm_labels,
@@ -95,7 +96,6 @@ CHECKS = (
     check_stop,
     check_fault_targets,
 )
-"""The rules between blocks: each stands beside the later one, and raises for the first mistake."""
 
 
 def _sets_steps(paradigm: AnyParadigm) -> bool:

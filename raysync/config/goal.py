@@ -12,9 +12,9 @@ from raysync.core.metrics import MODES, Mode, PrimaryMetric, reaches
 
 OF_WORK = ("progress", "samples", "training_iteration")
 SECONDS = "seconds"
+# what an evaluation has beside its metrics: share and samples of the work that its model has seen,
+# its number, counted from 1, and seconds since the run began
 MEASURED = (*OF_WORK, SECONDS)
-"""What an evaluation has beside its metrics: share and samples of the work that its model has seen,
-its number, counted from 1, and seconds since the run began."""
 
 
 class StopGoal(Strict):

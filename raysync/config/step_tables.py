@@ -53,8 +53,7 @@ class StepTable:
     """The ranks' step times in a table."""
 
     steps: Steps
-    unit: str
-    """The unit of the numbers: s, ms or us."""
+    unit: str  # the unit of the numbers: s, ms or us
     left_out: tuple[str, ...]  # the columns that have no role
     rows_left_out: int  # those without seconds that a column without a role fills
 

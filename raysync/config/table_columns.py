@@ -38,8 +38,8 @@ SLOT = re.compile(r".+-\d+")  # a worker of an experiment: `fast-1`
 class ColumnTitles:
     """What a user says of the columns, with `--columns`."""
 
+    # the titles that name a worker, or a pattern (`*step_time`): then a column is a rank
     worker: tuple[str, ...] = ()
-    """The titles that name a worker, or a pattern (`*step_time`): then a column is a rank."""
     step: tuple[str, ...] = ()
     seconds: tuple[str, ...] = ()
     unit: tuple[str, ...] = ()
@@ -54,8 +54,8 @@ class ColumnTitles:
 class Roles:
     """The titles of the columns by what is in them."""
 
+    # title -> the rank whose durations it has; "": those of the workers of the rows
     durations: dict[str, str]
-    """Title -> the rank whose durations it has; "": those of the workers of the rows."""
     unit: str
     worker: tuple[str, ...] = ()
     step: str | None = None

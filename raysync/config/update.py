@@ -65,11 +65,10 @@ class Data(Strict):
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+# By default, the rate of these optimizers is multiplied by the pushes of an update.
+# Their steps are as long as gradients; steps of Adam, RMSprop and the like are as long as their
+# rate.
 SCALED = ("sgd", "asgd")
-"""By default, the rate of these optimizers is multiplied by the pushes of an update.
-
-Their steps are as long as gradients; steps of Adam, RMSprop and the like are as long as their rate.
-"""
 OUTER, MUON = ("delayed-nesterov", "mla"), "muon"  # these optimizers of raysync need momentum
 MOST_STEPS = 1_000_000
 AS_OUTSIDE = "as in `update`; default: the same as there"

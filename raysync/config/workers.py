@@ -31,8 +31,8 @@ Condition = Annotated[
     Field(pattern=r"^!?(in\([^()]+\)|[A-Za-z0-9][A-Za-z0-9_.-]*)$"),
     AfterValidator(lambda text: text.replace(" ", "")),
 ]
+# label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`, in Ray's notation; all must hold
 LabelSelector = dict[str, Condition]
-"""Label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`, in Ray's notation; all must hold."""
 
 # the settings with a group's step time; it has at most one of them
 STEP_TIMES = ("step_s", "per_sample_s", "flops_per_s", "trace")
@@ -271,8 +271,7 @@ class WorkerGroup(Strict):
         return self.devices_per_worker
 
 
-BACKOFF_MAX_S = 60.0
-"""The longest wait before a restart of a worker, unless the first is longer."""
+BACKOFF_MAX_S = 60.0  # the longest wait before a restart of a worker, unless the first is longer
 
 
 class Restarts(Strict):

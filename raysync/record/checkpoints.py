@@ -66,8 +66,7 @@ class CheckpointWriter:
     def __init__(self, folder: Path, keep: int = 2) -> None:
         """Create a writer; the folder of the checkpoints need not exist yet."""
         self.folder, self._keep = folder, keep
-        self._numbers: list[int] = []
-        """The checkpoints that exist, in order."""
+        self._numbers: list[int] = []  # the checkpoints that exist, in order
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, and remove old ones; an `OSError` leaves nothing of it."""

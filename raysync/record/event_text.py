@@ -26,22 +26,19 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Report, Resumed
 
 TOGETHER_S = 1.0  # Ray reports all workers on a lost node within milliseconds
+# kinds that do not come with every push, as a user's own might
 RARE_NOTES = ("straggler", "recovered", "balanced")
-"""Kinds that do not come with every push, as a user's own might."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventText:
     at: float  # seconds since the run began
+    # hold, drop, switch, suspended, restored, joined, left, remark, checkpoint, resumed, ended, or
+    # the kind of a note
     kind: str
-    """hold, drop, switch, suspended, restored, joined, left, remark, checkpoint, resumed, ended, or
-    the kind of a note."""
-    worker: str
-    """The worker concerned; empty: all of them."""
-    text: str
-    """A sentence, without full stop."""
-    rare: bool = True
-    """Whether it deserves a line of a log."""
+    worker: str  # the worker concerned; empty: all of them
+    text: str  # a sentence, without full stop
+    rare: bool = True  # whether it deserves a line of a log
 
 
 _FREQUENT_DECISIONS: frozenset[type] = frozenset({Apply, Release, Hold})

@@ -25,8 +25,7 @@ class Metric:
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = RUN
-    buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram."""
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram
 
     @property
     def exported(self) -> str:
@@ -46,12 +45,10 @@ class Metric:
 class RunLabels:
     """The labels of all series of a run."""
 
+    # the experiment's name, or SWEEP/TRIAL: dashboards find the sweep, and people the trial
     experiment: str
-    """The experiment's name, or SWEEP/TRIAL: dashboards find the sweep, and people the trial."""
-    run: str
-    """The name of the record's folder."""
-    paradigm: str
-    """Its label in tables: the name with the given parameters."""
+    run: str  # the name of the record's folder
+    paradigm: str  # its label in tables: the name with the given parameters
 
     @property
     def values(self) -> tuple[str, ...]:

@@ -72,8 +72,8 @@ class RunRecord:
     """
 
     path: Path
+    # whether paradigms and models of the user's own may be imported from the recorded modules
     trust: bool = False
-    """Whether paradigms and models of the user's own may be imported from the recorded modules."""
 
     @cached_property
     def config(self) -> Experiment:

@@ -22,8 +22,8 @@ from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
 from raysync.record.storage import Location, display_name, download, folder_of, join, location_of
 from raysync.record.writer import JOURNAL
 
+# so long after a write or an upload, a record on another machine may still have its writer
 RECENT_S = 90.0
-"""So long after a write or an upload, a record on another machine may still have its writer."""
 OVER = ("finished", "diverged")  # the statuses of runs with nothing left to do
 
 

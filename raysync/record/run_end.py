@@ -33,9 +33,9 @@ class RunEnd:
     """
 
     kind: Kind
+    # what ended it: a setting (`stop.patience`, `sweep.scheduler`), `signal`, `killed`, `error`, or
+    # "": its work was done, or it diverged
     by: str
-    """What ended it: a setting (`stop.patience`, `sweep.scheduler`), `signal`, `killed`, `error`,
-    or "": its work was done, or it diverged."""
     seconds: float  # of training, from the first release
     progress: float
 

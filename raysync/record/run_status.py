@@ -14,9 +14,9 @@ from raysync.record.event_text import EventText, seconds, texts_of
 from raysync.record.measures import Measures
 from raysync.record.worker_totals import WorkerMeasures
 
+# the numbers of latest events that are stored: rare ones, which frequent ones must not displace,
+# and frequent ones, one for each kind and worker
 RARE, FREQUENT = 8, 6
-"""The numbers of latest events that are stored: rare ones, which frequent ones must not displace,
-and frequent ones, one for each kind and worker."""
 
 
 @dataclass(slots=True)
@@ -26,8 +26,7 @@ class WorkerState:
     worker: str
     doing: str  # waiting, computing, gone, or done
     since: float  # seconds since the run began
-    why: str = ""
-    """The reason of waiting, or of being gone."""
+    why: str = ""  # the reason of waiting, or of being gone
     suspended: bool = False
     straggler: bool = False
 
@@ -42,14 +41,11 @@ class WorkerState:
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
     worker: str
-    clock: int | None
-    """The iteration that it computes or waits for; None: it is no member any more."""
-    lead: int | None
-    """In clocks; None: it is gone or suspended, or the run has ended."""
+    clock: int | None  # the iteration that it computes or waits for; None: it is no member any more
+    lead: int | None  # in clocks; None: it is gone or suspended, or the run has ended
     pushes: int
     wait_fraction: float
-    staleness_mean: float | None
-    """The mean over applied pushes, in versions; None before the first."""
+    staleness_mean: float | None  # the mean over applied pushes, in versions; None before the first
     staleness_max: int
     state: str
 
@@ -59,8 +55,7 @@ class RunStatus:
 
     def __init__(self, measures: Measures) -> None:
         self.measures = measures
-        self.phase = ""
-        """The current phase, of a paradigm that has several."""
+        self.phase = ""  # the current phase, of a paradigm that has several
         self.batch_loss: float | None = None  # of the latest push, in nats
         self._states: dict[str, WorkerState] = {}  # slot -> the state of its latest worker
         self._event_count = 0

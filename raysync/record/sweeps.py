@@ -52,8 +52,7 @@ VARIED = "config/"  # the prefix of a column of settings
 @dataclass(frozen=True)
 class SweepRecord:
     path: Path
-    trust: bool = False
-    """Whether paradigms may be imported, as in `RunRecord`."""
+    trust: bool = False  # whether paradigms may be imported, as in `RunRecord`
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -161,12 +160,11 @@ def newest_sweep(location: Location) -> Location:
 class Origin:
     """The contents of `origin.yaml`; secrets in URIs are masked."""
 
-    source: str
-    """The path of the experiment file."""
+    source: str  # the path of the experiment file
     text: str
     overrides: tuple[str, ...]
+    # the process that wrote it (`made_here`)
     maker: Annotated[dict[str, Any], Field(validation_alias=MAKER)] = field(default_factory=dict)
-    """The process that wrote it (`made_here`)."""
 
     def write(self, sweep: Path) -> None:
         """Write the file for this process, which begins or resumes the sweep."""
@@ -198,15 +196,12 @@ class Origin:
 class TrialNote:
     """The contents of `trial.yaml`: what the sweep knows of a trial beside its record."""
 
-    name: str
-    """The name of its folder."""
-    settings: dict[str, Any]
-    """Varied setting -> value."""
+    name: str  # the name of its folder
+    settings: dict[str, Any]  # varied setting -> value
+    # whether it ended by itself or Ray Tune stopped it; not when the sweep was interrupted
     ended: bool = True
-    """Whether it ended by itself or Ray Tune stopped it; not when the sweep was interrupted."""
     error: str = ""
-    by: str = ""
-    """The setting of the sweep that ended it, as in `RunEnd.by`; "": none did."""
+    by: str = ""  # the setting of the sweep that ended it, as in `RunEnd.by`; "": none did
 
 
 def trial_name(number: int) -> str:

@@ -34,10 +34,10 @@ class WorkerTotals:
         self._indices: dict[str, int] = {}  # worker -> index in the columns
         self._released_at: list[float] = []
         self._left_at: dict[str, float] = {}
+        # total -> (workers,); shorter while the latest workers have none
         self._columns: dict[str, Any] = {
             each.name: np.zeros(0, type(each.default)) for each in fields(WorkerMeasures)[2:]
         }
-        """Total -> (workers,); shorter while the latest workers have none."""
         self._built: dict[str, WorkerMeasures] | None = None
 
     def begin(self, worker: str, at: float) -> None:

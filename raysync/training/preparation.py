@@ -49,9 +49,9 @@ from raysync.users_code import users_code
 
 FLOAT_BYTES = 4
 MOST_NAMES = 6  # the most names that a remark lists
+# about one core of a CPU: the assumed speed of a virtual worker without step_s, flops_per_s or
+# trace
 CORE_FLOPS_PER_S = 1e11
-"""About one core of a CPU: the assumed speed of a virtual worker without step_s, flops_per_s or
-trace."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class TrainingPlan:
     groups: dict[str, WorkerGroup]  # by worker slot, with `flops_per_s` converted to `step_s`
     shards: dict[str, Array]  # worker slot -> indices of its samples; empty without training
     workload_samples: int
+    # the names of the task's metrics; None: not known before the first evaluation
     metrics: tuple[str, ...] | None
-    """The names of the task's metrics; None: not known before the first evaluation."""
     remarks: tuple[str, ...] = ()  # sentences for the user before a run
     batch_metrics: tuple[str, ...] = ()  # names of metrics that depend on `evaluation.batch_size`
     smallest_batch: int = 1  # fewest samples that a device can compute at once

@@ -21,9 +21,9 @@ from raysync.users_code import users_code
 
 Shape = tuple[int, ...]  # of one sample: (C, H, W) for images, (T,) for tokens
 
+# a registered name, `package.module:function`, `timm:NAME`, `torchvision:NAME`, a module, or a
+# function that returns one
 ModelSource = str | nn.Module | Callable[..., nn.Module]
-"""A registered name, `package.module:function`, `timm:NAME`, `torchvision:NAME`, a module, or a
-function that returns one."""
 
 
 def mlp(input_shape: Shape, classes: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
@@ -166,8 +166,8 @@ class ModelPlan:
     parameters: dict[str, Any]
     input_shape: Shape  # of one sample
     classes: int  # logits for each label
+    # samples are int64 tokens (N, T), each with a label; otherwise float32 with one label each
     tokens: bool = False
-    """Samples are int64 tokens (N, T), each with a label; otherwise float32 with one label each."""
 
     @property
     def name(self) -> str:

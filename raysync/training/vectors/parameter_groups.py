@@ -35,8 +35,8 @@ LISTED = 12  # most names that an error lists
 class NamedParameter:
     """A parameter of a network, in the order of the flat vector."""
 
+    # its name in the whole network, as in `named_parameters()`; empty if it has none there
     name: str
-    """Its name in the whole network, as in `named_parameters()`; empty if it has none there."""
     size: int  # in elements
     is_norm_or_bias: bool  # `no_decay: norm-and-bias` spares it
     matrix: tuple[int, int] | None  # (rows, columns) of a hidden layer
@@ -112,8 +112,8 @@ class FlatParameterGroup:
     spans: tuple[slice, ...]  # in order; two of them do not touch
     weight_decay: float | None = None  # None: as in the update or its phase
     lr_factor: float = 1.0  # multiplies the update's learning rate
+    # rows and columns of each of its matrices; None: all is elementwise
     matrix: tuple[int, int] | None = None
-    """Rows and columns of each of its matrices; None: all is elementwise."""
 
     def pieces(self, longest: int) -> Iterator[slice]:
         """Yield the slices, cut into matrices, or else into pieces of at most that length."""
