@@ -34,11 +34,6 @@ class _Fault(Strict):
     adds_latency: ClassVar[bool] = False  # its effect lies between worker and server
     varies: ClassVar[bool] = True  # its effect changes within a window
 
-    @property
-    @abstractmethod
-    def targets(self) -> tuple[str, ...]:
-        """The slots and groups of the workers that it affects; (): all workers."""
-
 
 class _Selection(_Fault):
     """The workers that a fault affects."""
@@ -51,8 +46,8 @@ class _Selection(_Fault):
     )
 
     @property
-    @override
     def targets(self) -> tuple[str, ...]:
+        """The slots and groups of the workers that it affects; (): all workers."""
         return self.workers
 
 
@@ -247,8 +242,8 @@ class Crash(_Fault):
         return self
 
     @property
-    @override
     def targets(self) -> tuple[str, ...]:
+        """The slot of its worker."""
         return (self.worker,)
 
 

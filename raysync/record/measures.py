@@ -18,6 +18,9 @@ from raysync.record.worker_totals import WorkerMeasures
 CONVERGED_SPAN = 5
 CONVERGED_CHANGE = 0.001
 
+# of each worker, in `summary.json`
+TOTALS = ("pushes", "dropped", "samples", "busy_s", "transfer_s", "server_s", "wait_s")
+
 OF_LABELS = (ACCURACY, PERPLEXITY)  # primary metrics of label predictions: these have both
 
 
@@ -107,11 +110,8 @@ class Measures(Follower):
     def staleness_mean(self) -> float | None:
         """Mean over the applied pushes, in versions; None before the first."""
         applied = self.outcomes["applied"]
-        return (
-            sum(worker.staleness_sum for worker in self.workers.values()) / applied
-            if applied
-            else None
-        )
+        total = sum(worker.staleness_sum for worker in self.workers.values())
+        return total / applied if applied else None
 
     @property
     def staleness_max(self) -> int:
@@ -225,17 +225,8 @@ class Measures(Follower):
             "lead_max": self.lead_max,
             "switches": [asdict(switch) for switch in self.switches],
             "per_worker": [
-                {
-                    "id": name,
-                    "group": WorkerId(name).group,
-                    "pushes": worker.pushes,
-                    "dropped": worker.dropped,
-                    "samples": worker.samples,
-                    "busy_s": worker.busy_s,
-                    "transfer_s": worker.transfer_s,
-                    "server_s": worker.server_s,
-                    "wait_s": worker.wait_s,
-                }
+                {"id": name, "group": WorkerId(name).group}
+                | {total: getattr(worker, total) for total in TOTALS}
                 for name, worker in self.workers.items()
             ],
             **self.losses.summary(self.now),

@@ -179,13 +179,18 @@ class RunRecord:
         """Whether `summary.json` can be read; otherwise, everything comes from the journal."""
         return self._stored_summary is not None
 
-    @cached_property
+    @property
     def ended(self) -> bool:
         """Whether the journal has its closing line; not after a kill, or if the file was cut."""
+        return bool(self.closing_line)
+
+    @cached_property
+    def closing_line(self) -> bytes:
+        """The closing line of the journal; empty: it has none."""
         with legible(self.path), open_plain(self.path / JOURNAL) as file:
             file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
             *_, last, rest = [b"", *file.read().split(b"\n")]
-            return last.startswith(b'{"type":"Ended"') and not rest
+            return last if last.startswith(b'{"type":"Ended"') and not rest else b""
 
     @property
     def header(self) -> Header:

@@ -136,34 +136,24 @@ class RunStatus:
         measures, clocks = self.measures, self.measures.clocks
         leads = measures.leads if measures.ended is None else {}
         waits = measures.wait_fractions()
-        return [
-            self._row(
-                state,
-                clocks.get(state.worker),
-                leads.get(state.worker),
-                waits.get(state.worker, 0.0),
+        finished = measures.ended is not None and measures.ended.status == "finished"
+        rows = []
+        for state in self._states.values():
+            worker, clock = state.worker, clocks.get(state.worker)
+            totals = measures.workers.get(worker) or WorkerMeasures(0.0)  # it was never released
+            rows.append(
+                WorkerRow(
+                    worker=worker,
+                    clock=clock,
+                    lead=leads.get(worker),
+                    pushes=totals.pushes,
+                    wait_fraction=waits.get(worker, 0.0),
+                    staleness_mean=totals.staleness_mean,
+                    staleness_max=totals.staleness_max,
+                    state="done" if finished and clock is not None else state.text(measures.now),
+                )
             )
-            for state in self._states.values()
-        ]
-
-    def _row(
-        self, state: WorkerState, clock: int | None, lead: int | None, wait_fraction: float
-    ) -> WorkerRow:
-        worker = state.worker
-        finished = self.measures.ended is not None and self.measures.ended.status == "finished"
-        text = "done" if finished and clock is not None else state.text(self.measures.now)
-        totals = self.measures.workers.get(worker) or WorkerMeasures(0.0)  # it was never released
-        mean = totals.staleness_sum / totals.applied if totals.applied else None
-        return WorkerRow(
-            worker=worker,
-            clock=clock,
-            lead=lead,
-            pushes=totals.pushes,
-            wait_fraction=wait_fraction,
-            staleness_mean=mean,
-            staleness_max=totals.staleness_max,
-            state=text,
-        )
+        return rows
 
     def count_by_activity(self) -> Counter[str]:
         return Counter(state.doing for state in self._states.values())

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from raysync.config.bounded_file import open_plain, read_text
 from raysync.core.metrics import ACCURACY, LOSS
 from raysync.core.structs import LONGEST_S, is_native
+from raysync.record.follower import SwitchMeasures
 from raysync.record.made_here import MAKER
 from raysync.record.run_end import Kind
 from raysync.record.writer import EVALUATION_COLUMNS, schema_of
@@ -32,13 +33,6 @@ MAY_BE_NAN = {"loss"}  # columns of pushes, when the model diverged
 
 class OtherSchemaError(ValueError):
     """A table that is whole, but has not the columns of this raysync."""
-
-
-class _Switch(msgspec.Struct):
-    at_s: float
-    to: str
-    why: str
-    first_push_s: float | None = None
 
 
 class _WorkerSummary(msgspec.Struct):
@@ -85,7 +79,7 @@ class Summary(msgspec.Struct, kw_only=True):
     target: dict[str, Any] | None = None
     batch_metrics: list[str] = []
     paradigm_parameters: dict[str, Any] = {}
-    switches: list[_Switch] = []
+    switches: list[SwitchMeasures] = []
     per_worker: list[_WorkerSummary] = []
     bottleneck: _Bottleneck | None = None
     lost_workers: int = 0

@@ -26,6 +26,10 @@ class WorkerMeasures:
     staleness_sum: int = 0  # of the applied pushes, in versions
     staleness_max: int = 0
 
+    @property
+    def staleness_mean(self) -> float | None:
+        return self.staleness_sum / self.applied if self.applied else None
+
 
 class WorkerTotals:
     """The totals of all workers of a run, as columns."""
