@@ -240,10 +240,7 @@ def _changed(experiment: Experiment, changes: Mapping[str, Any], source: str) ->
 
 def _validate(settings: dict[str, Any], source: str) -> Experiment:
     experiment = _validate_alone(settings, source)
-    named = {"paradigm": experiment.paradigm} | {
-        f"paradigms[{index}]": choice for index, choice in enumerate(experiment.paradigms)
-    }
-    for where, choice in named.items():
+    for where, choice in experiment.named_paradigms():
         row_of(experiment, choice, f"{source}: {where}.set")
     return experiment
 

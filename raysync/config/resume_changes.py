@@ -102,22 +102,17 @@ def _lasting_groups(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return index -> settings, before and after, of the groups that both have, without counts."""
-    former = {group["name"]: group for group in before}
-    lasting = {str(index): group for index, group in enumerate(after) if group["name"] in former}
-    return (
-        {index: _without_count(former[group["name"]]) for index, group in lasting.items()},
-        {index: _without_count(group) for index, group in lasting.items()},
-    )
-
-
-def _without_count(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "count"}
+    former = {group["name"]: {**group, "count": None} for group in before}
+    lasting = {
+        str(index): {**group, "count": None}
+        for index, group in enumerate(after)
+        if group["name"] in former
+    }
+    return {index: former[group["name"]] for index, group in lasting.items()}, lasting
 
 
 def check_seeds(before: Experiment, after: Experiment) -> None:
     """Refuse a resumed sweep that lacks seeds of trials that it may have run."""
-    assert before.sweep is not None, "a sweep without its block"
-    assert after.sweep is not None, "a sweep without its block"
     old, new = (each.sweep.grid.get("seed", ()) for each in (before, after) if each.sweep)
     if missing := [seed for seed in old if seed not in new]:
         raise ConfigError(

@@ -23,6 +23,7 @@ from reprlib import repr as shortened
 import numpy as np
 import pandas as pd
 
+from raysync.config.base import listed
 from raysync.config.bounded_file import PACKED, PARQUET, read_bytes, read_text, table_suffix
 from raysync.config.durations import Steps, by_number
 from raysync.config.table_columns import (
@@ -30,7 +31,6 @@ from raysync.config.table_columns import (
     STEPS,
     ColumnTitles,
     Roles,
-    listed,
     option,
     parse_columns,
     roles_of,

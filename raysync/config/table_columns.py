@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from raysync.config.base import listed
 from raysync.errors import ConfigError
 
 MOST = {"worker": 2, "step": 1, "seconds": 1, "unit": 1}  # of `--columns`
-MOST_NAMED = 8  # the most columns in a message
 UNITS = {
     **dict.fromkeys(("s", "sec", "secs", "seconds"), "s"),
     **dict.fromkeys(("ms", "msec", "msecs", "millis", "milliseconds"), "ms"),
@@ -199,9 +199,3 @@ def _plain(title: str) -> str:
 
 def _pattern(title: str) -> str:
     return re.sub(r"\d+", "*", title)
-
-
-def listed(titles: Sequence[str]) -> str:
-    """Return the names of columns for a message."""
-    more = len(titles) - MOST_NAMED
-    return ", ".join(titles[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")

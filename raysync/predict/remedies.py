@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from raysync.config import Experiment, Link, Network, ParadigmChoice
-from raysync.config.workers import WireFormat
+from raysync.config.cluster_settings import WireFormat
 from raysync.core.capability import Capability
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError

@@ -79,7 +79,7 @@ class Measures(Follower):
     @property
     def wait_fraction(self) -> float:
         waited = sum(self.waited_s.values())
-        total = sum(self._membership_s(worker) for worker in self.workers.values())
+        total = sum(map(self._membership_s, self.workers.values()))
         return waited / total if total else 0.0
 
     def fractions(self) -> dict[str, float]:
@@ -237,12 +237,9 @@ class Measures(Follower):
         """Return the keys that only a run with checkpoints has."""
         keys: dict[str, Any] = {"checkpoints": self.checkpoints} if self.checkpoints else {}
         if self.resumptions:
-            keys |= {
-                "resumptions": len(self.resumptions),
-                "away_s": sum(each.away_s for each in self.resumptions),
-                "lost_s": sum(each.lost_s for each in self.resumptions),
-                "lost_pushes": sum(each.lost_pushes for each in self.resumptions),
-            }
+            keys["resumptions"] = len(self.resumptions)
+            for key in ("away_s", "lost_s", "lost_pushes"):
+                keys[key] = sum(getattr(each, key) for each in self.resumptions)
         return keys
 
 

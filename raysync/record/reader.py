@@ -123,8 +123,7 @@ class RunRecord:
             with legible(self.path, "evaluations"), suppress(OtherSchemaError):
                 return evaluations_in(self.path / EVALUATIONS)
         with legible(self.path):
-            frame: pd.DataFrame = evaluations_table(self._measured[1]).to_pandas()
-            return frame
+            return pd.DataFrame(evaluations_table(self._measured[1]).to_pandas())
 
     def state_dict(self, which: str = "final") -> StateDict:
         """Return the weights and buffers of the trained model as they were evaluated.
@@ -228,8 +227,7 @@ class RunRecord:
         # in groups: an Arrow table takes a tenth of the memory of its rows
         while group := list(islice(rows, ROWS_PER_GROUP)):
             tables.append(table_of(columns_of(group)))
-        frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
-        return frame
+        return pd.DataFrame(pa.concat_tables(tables).to_pandas())
 
     def _rows(self) -> Iterator[PushRow]:
         with JournalFile(self.path / JOURNAL) as file:

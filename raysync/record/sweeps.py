@@ -8,7 +8,7 @@ of `summary.json`, `target_*`.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,11 +90,8 @@ class SweepRecord:
 
     @property
     def varied(self) -> list[str]:
-        return [
-            column.removeprefix(VARIED)
-            for column in map(str, self.table.columns)
-            if column.startswith(VARIED)
-        ]
+        columns = filter(lambda title: title.startswith(VARIED), map(str, self.table.columns))
+        return [column.removeprefix(VARIED) for column in columns]
 
     @cached_property
     def records(self) -> dict[int, RunRecord]:
@@ -211,7 +208,8 @@ def trial_name(number: int) -> str:
 def write_note(sweep: Path, note: TrialNote) -> None:
     folder = sweep / RECORDS / note.name
     folder.mkdir(parents=True, exist_ok=True)
-    data = {"settings": note.settings, "ended": note.ended, "error": note.error, "by": note.by}
+    data = asdict(note)
+    del data["name"]
     (folder / NOTE).write_text(write_yaml(data), encoding="utf-8")
     upload(folder / NOTE)
 
@@ -282,12 +280,11 @@ def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
             **settings,
         }
     record = load(newest)
-    measures, end = record.summary, ended_in_sweep(record.end, note)
+    measures, end = dict(record.summary), ended_in_sweep(record.end, note)
+    target, status = measures.pop("target", None) or {}, measures.pop("status")
+    error = measures.pop("error") or note.error
     summary = {key: value for key, value in measures.items() if not isinstance(value, list | dict)}
-    target = measures.get("target") or {}
     summary |= {f"target_{key}": value for key, value in target.items()}
-    summary.pop("target", None)
-    status, error = summary.pop("status"), summary.pop("error") or note.error
     return {
         "record": str(newest.relative_to(sweep)),
         "status": status,

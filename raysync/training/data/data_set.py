@@ -386,11 +386,9 @@ def subset(whole: Labelled, data: Data) -> Labelled:
         test_x=whole.test_x[:test],
         test_y=whole.test_y[:test],
     )
-    return (
-        part
-        if data.validation_samples is None
-        else _split_off_validation(part, data.validation_samples)
-    )
+    if data.validation_samples is None:
+        return part
+    return _split_off_validation(part, data.validation_samples)
 
 
 def _split_off_validation(whole: DataSet, count: int) -> DataSet:

@@ -64,7 +64,8 @@ def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list
             name=name,
             size=parameter.numel(),
             is_norm_or_bias=is_norm_or_bias,
-            matrix=_shape_of_matrix(parameter) if id(parameter) in hidden else None,
+            # a convolution has a row for each output channel
+            matrix=(len(parameter), parameter[0].numel()) if id(parameter) in hidden else None,
         )
         for name, (_, parameter), is_norm_or_bias in zip(
             full_names, trainable, are_norm_or_bias, strict=True
@@ -89,11 +90,6 @@ def _hidden_matrices(module: nn.Module) -> set[int]:
 
 def _kind_of(layer: nn.Module) -> type[nn.Module] | None:
     return next((kind for kind in MATRICES if kind is not None and isinstance(layer, kind)), None)
-
-
-def _shape_of_matrix(parameter: nn.Parameter) -> tuple[int, int]:
-    # a convolution has a row for each output channel
-    return len(parameter), parameter[0].numel()
 
 
 def _parameter_ids(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> set[int]:
