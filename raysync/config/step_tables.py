@@ -67,7 +67,7 @@ def read_table(path: Path, said: ColumnTitles | None = None, rank: str | None = 
     Args:
         path: of the file.
         said: what the user says of the columns.
-        rank: the name of the rank in a table without workers; None: that of the file.
+        rank: the name of the rank in a table without workers; None: its file names it.
 
     Raises:
         ValueError: the table is unreadable or not understood, or a step is missing, repeated or

@@ -54,7 +54,7 @@ class ColumnTitles:
 class Roles:
     """The titles of the columns by what is in them."""
 
-    # title -> the rank whose durations it has; "": those of the workers of the rows
+    # title -> the rank whose durations it has; "": the workers of the rows have them
     durations: dict[str, str]
     unit: str
     worker: tuple[str, ...] = ()

@@ -91,12 +91,12 @@ class CheckpointWriter:
     def resume_from(self, number: int) -> None:
         """Remove the checkpoints behind the one that the run resumes from: they are void."""
         numbers = numbers_in(location_of(self.folder))
-        for void in (each for each in numbers if each > number):
+        for void in (later for later in numbers if later > number):
             _remove_checkpoint(self.folder / name_of(void))
             remove(self.folder / name_of(void))
         for incomplete in self.folder.glob(f"*{NEW}"):
             shutil.rmtree(incomplete, ignore_errors=True)
-        self._numbers = [each for each in numbers if each <= number]
+        self._numbers = [earlier for earlier in numbers if earlier <= number]
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:

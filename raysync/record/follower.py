@@ -98,7 +98,7 @@ class Follower:
         last = rosters[max(rosters)]
         self.updates, self.samples = last.version, last.samples_applied
         for roster in rosters.values():
-            self._former |= {push: each.samples for push, each in roster.buffered.items()}
+            self._former |= {push: buffered.samples for push, buffered in roster.buffered.items()}
             for worker in roster.live:
                 lead = roster.lead(worker) if worker in roster.members else 0
                 self._workers[worker] = _WorkerRows(WorkerId(worker).group, at, lead)

@@ -275,7 +275,7 @@ def _set_mtime(target: Path, info: fs.FileInfo) -> None:
 def _contains_any(system: fs.FileSystem, path: str, names: Collection[str]) -> bool:
     """Return whether a folder contains one of these names, at any depth."""
     inside = system.get_file_info(fs.FileSelector(path, recursive=True))
-    return any(each.base_name in names for each in inside)
+    return any(info.base_name in names for info in inside)
 
 
 def _check_tree(system: fs.FileSystem, path: str) -> None:

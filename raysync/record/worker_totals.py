@@ -40,7 +40,7 @@ class WorkerTotals:
         self._left_at: dict[str, float] = {}
         # total -> (workers,); shorter while the latest workers have none
         self._columns: dict[str, Any] = {
-            each.name: np.zeros(0, type(each.default)) for each in fields(WorkerMeasures)[2:]
+            total.name: np.zeros(0, type(total.default)) for total in fields(WorkerMeasures)[2:]
         }
         self._built: dict[str, WorkerMeasures] | None = None
 
@@ -76,13 +76,13 @@ class WorkerTotals:
         self._grow()
         self._built = None
         workers = np.array([self._indices[worker] for worker in rows["worker"]], np.int64)
-        stale = np.array([0 if each is None else each for each in rows["staleness"]], np.int64)
+        stale = np.array([0 if age is None else age for age in rows["staleness"]], np.int64)
         transfer_s = rows["pushed_at_s"] - rows["released_at_s"] - rows["busy_s"] - rows["server_s"]
         for name, values in (
             ("pushes", 1),
-            ("dropped", [each == "dropped" for each in rows["outcome"]]),
+            ("dropped", [outcome == "dropped" for outcome in rows["outcome"]]),
             ("samples", rows["samples"]),
-            ("applied", [each is not None for each in rows["staleness"]]),
+            ("applied", [age is not None for age in rows["staleness"]]),
             ("staleness_sum", stale),
             ("busy_s", rows["busy_s"]),
             ("transfer_s", np.maximum(0.0, transfer_s)),

@@ -354,9 +354,9 @@ def evaluations_table(measures: Measures) -> pa.Table:
     """Return `EVALUATION_COLUMNS` and a column for each metric, NaN where it is missing."""
     evaluations, columns = measures.evaluations, dict[str, pa.Array]()
     for name, kind in EVALUATION_COLUMNS.items():
-        columns[name] = pa.array([getattr(each, name) for each in evaluations], kind)
+        columns[name] = pa.array([getattr(evaluation, name) for evaluation in evaluations], kind)
     for name in measures.metrics:
-        values = [float(each.metrics.get(name, nan)) for each in evaluations]
+        values = [float(evaluation.metrics.get(name, nan)) for evaluation in evaluations]
         columns[name] = pa.array(values, pa.float64())
     return pa.table(columns)
 
