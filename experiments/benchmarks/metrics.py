@@ -21,7 +21,7 @@ from report import finished, main, markdown, measured_on
 
 from raysync import config
 from raysync.cluster.session import Session
-from raysync.config.workers import Metrics
+from raysync.config.cluster_settings import Metrics
 from raysync.results.statistics import paired_ratio
 from raysync.running.run import run_in
 from raysync.training.preparation import TrainingPlan, prepare

@@ -11,8 +11,8 @@ import numpy as np
 from scipy.optimize import nnls
 
 from raysync.config import Experiment, Jitter, ParadigmChoice, WorkerGroup
+from raysync.config.cluster_settings import Metrics
 from raysync.config.update import EvaluationPlan, Workload
-from raysync.config.workers import Metrics
 from raysync.errors import ConfigError, RunFailed
 from raysync.running.engines import Engine
 from raysync.running.run import run_in

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from raysync.config.base import Named, ParadigmChoice
 from raysync.config.checkpoint_settings import Checkpointing
+from raysync.config.cluster_settings import Cluster, Restarts
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
 from raysync.config.faults import Crash, Drift, Fault, Kill, Latency, SlowDown, SpeedDrift
 from raysync.config.files import common_of, load, parse, row_of, validate
@@ -29,4 +30,4 @@ from raysync.config.update import (
     Update,
     Workload,
 )
-from raysync.config.workers import START_DEADLINE_S, Cluster, Jitter, Restarts, WorkerGroup
+from raysync.config.workers import START_DEADLINE_S, Jitter, WorkerGroup

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import (
@@ -22,7 +22,7 @@ from pydantic import (
 
 from raysync.config.yaml_reading import write_yaml
 from raysync.core import paradigm
-from raysync.errors import unknown_name
+from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms import make
 from raysync.paradigms.class_loading import NotTrusted, untrusted_error
 from raysync.paradigms.registry import short_name
@@ -30,16 +30,14 @@ from raysync.paradigms.registry import short_name
 if TYPE_CHECKING:
     from raysync.config.experiment import Experiment
 
-MOST_S = 1e9
-"""About 30 years: sums of such times stay exact to a microsecond."""
+MOST_S = 1e9  # about 30 years: sums of such times stay exact to a microsecond
+# The largest numbers: no product of two overflows later. Seeds and counts that take memory have
+# their own bounds.
 MOST_WHOLE, MOST = 10**15, 1e30
-"""The largest numbers: no product of two overflows later. Seeds and counts that take memory have
-their own bounds.
-"""
 MOST_SAMPLES = 10_000_000  # the indices of a batch are in memory at once
 SEED_SETTINGS = ("seed", "seeds")
+# what `set` of a paradigm may change: nothing that the rows of a comparison are compared at
 ROW_SETTINGS = ("update", "local", "batch_size", "cluster.wire", "network")
-"""What `set` of a paradigm may change: nothing that the rows of a comparison are compared at."""
 # control characters but tab and line feed, which no text of a setting may contain
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 Repeats = Annotated[int, Field(ge=1, le=10_000)]  # a number of repeats or draws, all in memory
@@ -64,6 +62,11 @@ class Strict(BaseModel):
             if settings.get(name, recorded) != recorded:
                 raise ValueError(f"{name}: {settings[name]}: there is no such setting now: {why}")
         return {name: value for name, value in settings.items() if name not in cls.gone}
+
+    @property
+    def present(self) -> dict[str, Any]:
+        """The settings that are not None."""
+        return {name: value for name, value in self if value is not None}
 
     @field_validator("*")
     @classmethod
@@ -142,6 +145,12 @@ def value_text(value: object) -> str:
         items = (f"{key!r}: {_inner_text(item)}" for key, item in value.items())
         return f"{{{', '.join(items)}}}"
     return str(value)
+
+
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return the first of some names for a message, and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def _inner_text(value: object) -> str:
@@ -232,3 +241,17 @@ def check_paradigm_labels(experiment: Experiment) -> None:
     labels = [choice.label for choice in experiment.paradigms]
     if len(set(labels)) < len(labels):
         raise ValueError(f"paradigms: each can be listed only once, got {', '.join(labels)}")
+
+
+def check_paradigms(experiment: Experiment) -> None:
+    """Refuse paradigms that cannot run with so many workers."""
+    for where, choice in experiment.named_paradigms():
+        if not choice.can_be_made:
+            continue
+        try:
+            why = experiment.make(choice).infeasible_reason(experiment.worker_count)
+        except ConfigError as error:  # its parameters do not fit the workers
+            why = str(error).removeprefix("paradigm ").removesuffix(".")
+            raise ValueError(f"{where}: {why}") from error
+        if why:
+            raise ValueError(f"{where}: {choice.name}: {why}")

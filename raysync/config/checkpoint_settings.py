@@ -30,10 +30,6 @@ def is_absolute(location: object) -> bool:
     return "://" not in str(location) and Path(str(location)).is_absolute()
 
 
-def _or_none(value: object) -> Path | str | None:
-    return None if value is None else folder_or_uri(value)
-
-
 class Checkpointing(Strict):
     """Take checkpoints, from which a lost run can go on: `raysync run --resume RUN`. Give
     `every_s`, `every_progress`, or both.
@@ -64,7 +60,7 @@ class Checkpointing(Strict):
             " the one before"
         ),
     )
-    output: Annotated[Path | str | None, BeforeValidator(_or_none)] = Field(
+    output: Annotated[Path | str, BeforeValidator(folder_or_uri)] | None = Field(
         None,
         json_schema_extra={"type": "string"},
         description=(

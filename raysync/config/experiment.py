@@ -18,9 +18,11 @@ from raysync.config.base import (
     Strict,
     by_name,
     check_paradigm_labels,
+    check_paradigms,
     check_plain,
 )
 from raysync.config.checkpoint_settings import Checkpointing, folder_or_uri, is_absolute
+from raysync.config.cluster_settings import Cluster, check_cluster
 from raysync.config.faults import Fault, check_fault_targets
 from raysync.config.goal import MEASURED
 from raysync.config.network import Link, Network, check_phases
@@ -32,16 +34,10 @@ from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Local, Update, Workload, check_local_steps
 from raysync.config.workers import (
-    Cluster,
     WorkerGroup,
     check_batch_sizes,
     check_engine,
     check_group_names,
-    check_min_workers,
-    check_paradigms,
-    check_server_count,
-    check_server_gpu,
-    check_wire,
     check_workload,
     select_slots,
     slots_in,
@@ -78,6 +74,7 @@ Choices = Annotated[tuple[Choice, ...], BeforeValidator(_listed)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 
 
+# the rules between blocks: each stands beside the later one, and raises for the first mistake
 CHECKS = (
     check_group_names,
     check_paradigm_labels,
@@ -86,16 +83,12 @@ CHECKS = (
     check_paradigms,
     check_phases,
     check_local_steps,
-    check_wire,
-    check_min_workers,
-    check_server_gpu,
-    check_server_count,
+    check_cluster,
     check_engine,
     check_network,
     check_stop,
     check_fault_targets,
 )
-"""The rules between blocks: each stands beside the later one, and raises for the first mistake."""
 
 
 def _sets_steps(paradigm: AnyParadigm) -> bool:
@@ -375,6 +368,12 @@ class Experiment(Strict):
     def worker_count(self) -> int:
         """The workers of all groups."""
         return sum(group.count for group in self.workers)
+
+    def named_paradigms(self) -> Iterator[tuple[str, ParadigmChoice]]:
+        """Yield the path of each paradigm, and the paradigm: `paradigm`, `paradigms[0]`, ..."""
+        yield "paradigm", self.paradigm
+        for index, choice in enumerate(self.paradigms):
+            yield f"paradigms[{index}]", choice
 
     def slots(self) -> dict[str, WorkerGroup]:
         """Return slot (`group-index`) -> group for every worker, in the order of the file."""

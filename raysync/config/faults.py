@@ -15,7 +15,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from typing_extensions import override
 
 from raysync.config.base import Repeats, Strict
-from raysync.config.workers import WorkerGroup, select_slots, slots_in
+from raysync.config.workers import WorkerGroup, slots_in
 from raysync.core.capability import Capability
 from raysync.errors import unknown_name
 from raysync.randomness import standard_normal, uniform
@@ -34,11 +34,6 @@ class _Fault(Strict):
     adds_latency: ClassVar[bool] = False  # its effect lies between worker and server
     varies: ClassVar[bool] = True  # its effect changes within a window
 
-    @property
-    @abstractmethod
-    def targets(self) -> tuple[str, ...]:
-        """The slots and groups of the workers that it affects; (): all workers."""
-
 
 class _Selection(_Fault):
     """The workers that a fault affects."""
@@ -51,8 +46,8 @@ class _Selection(_Fault):
     )
 
     @property
-    @override
     def targets(self) -> tuple[str, ...]:
+        """The slots and groups of the workers that it affects; (): all workers."""
         return self.workers
 
 
@@ -247,8 +242,8 @@ class Crash(_Fault):
         return self
 
     @property
-    @override
     def targets(self) -> tuple[str, ...]:
+        """The slot of its worker."""
         return (self.worker,)
 
 
@@ -308,16 +303,12 @@ Fault = Annotated[WindowedFault | Crash | Kill, Field(discriminator="kind")]
 
 def check_fault_targets(experiment: Experiment) -> None:
     """Refuse faults of workers that do not exist."""
-    groups = experiment.workers
     for index, fault in enumerate(experiment.faults):
         where = f"faults[{index}]"
-        _check_workers(groups, fault, where)
-        if not isinstance(fault, Crash) and fault.count is not None:
-            most = len(select_slots(groups, fault.workers))
-            if fault.count > most:
-                raise ValueError(
-                    f"{where}: count: {fault.count} of {most} worker{'s' * (most > 1)}"
-                )
+        _check_workers(experiment.workers, fault, where)
+        most = len(experiment.slots_of(fault.targets))
+        if not isinstance(fault, Crash) and (fault.count or 0) > most:
+            raise ValueError(f"{where}: count: {fault.count} of {most} worker{'s' * (most > 1)}")
 
 
 def _check_workers(groups: Sequence[WorkerGroup], fault: Fault, where: str) -> None:

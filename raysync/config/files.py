@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from copy import deepcopy
-from functools import partial
+from functools import partial, reduce
+from operator import getitem
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -204,8 +205,9 @@ def row_of(experiment: Experiment, choice: ParadigmChoice, source: str = "") -> 
             f"{source}: local: give update, too: the update rule of the other rows is"
             f" {'that of gradients' if experiment.local is None else 'the outer step'}."
         )
+    plain = experiment.model_dump(mode="json")
     former = choice.instead_of or {
-        path: _at(experiment.model_dump(mode="json"), path)
+        path: reduce(getitem, path.split("."), plain)
         for path in ROW_SETTINGS
         if any(is_within(changed, path) for changed in choice.set)
     }
@@ -222,12 +224,6 @@ def common_of(experiment: Experiment) -> Experiment:
     return common.model_copy(update={"paradigm": choice.model_copy(update={"instead_of": None})})
 
 
-def _at(settings: Any, path: str) -> Any:
-    for part in path.split("."):
-        settings = settings[part]
-    return settings
-
-
 def _changed(experiment: Experiment, changes: Mapping[str, Any], source: str) -> Experiment:
     """Change settings by their paths; defaults stay defaults."""
     if not changes:
@@ -240,10 +236,7 @@ def _changed(experiment: Experiment, changes: Mapping[str, Any], source: str) ->
 
 def _validate(settings: dict[str, Any], source: str) -> Experiment:
     experiment = _validate_alone(settings, source)
-    named = {"paradigm": experiment.paradigm} | {
-        f"paradigms[{index}]": choice for index, choice in enumerate(experiment.paradigms)
-    }
-    for where, choice in named.items():
+    for where, choice in experiment.named_paradigms():
         row_of(experiment, choice, f"{source}: {where}.set")
     return experiment
 

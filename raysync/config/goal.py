@@ -10,11 +10,12 @@ from raysync.config.base import Strict
 from raysync.config.target import Target
 from raysync.core.metrics import MODES, Mode, PrimaryMetric, reaches
 
+# whatever reaches a value of these has done the same work
 OF_WORK = ("progress", "samples", "training_iteration")
 SECONDS = "seconds"
+# what an evaluation has beside its metrics: share and samples of the work that its model has seen,
+# its number, counted from 1, and seconds since the run began
 MEASURED = (*OF_WORK, SECONDS)
-"""What an evaluation has beside its metrics: share and samples of the work that its model has seen,
-its number, counted from 1, and seconds since the run began."""
 
 
 class StopGoal(Strict):
@@ -35,11 +36,6 @@ class StopGoal(Strict):
             " which the metric is better, if it is known"
         ),
     )
-
-    @property
-    def of_work(self) -> bool:
-        """Whether every run that reaches it has done the same work."""
-        return self.metric in OF_WORK
 
     def better(self, primary: PrimaryMetric) -> Mode | None:
         """Return the direction in which the metric is better, or grows; None: unknown."""
@@ -77,7 +73,7 @@ class StopGoal(Strict):
 def _listed(value: object) -> object:
     """Expand `{accuracy: 0.9, progress: 0.5}` and a single goal to a list of goals."""
     if isinstance(value, list | tuple):
-        return [goal for each in value for goal in _as_list(_listed(each))]
+        return [goal for goals in value for goal in _as_list(_listed(goals))]
     if not isinstance(value, dict):
         return value
     if "metric" in value and "value" in value:

@@ -200,11 +200,7 @@ class Network(Strict):
 
     def in_phase(self, name: str) -> Network:
         """Return the settings in a phase; without an entry in `phases`, the default ones."""
-        changes = {
-            setting: value
-            for setting, value in self.phases.get(name, NetworkPhase())
-            if value is not None
-        }
+        changes = self.phases.get(name, NetworkPhase()).present
         return self.model_copy(update=changes | {"phases": {}})
 
 

@@ -62,11 +62,12 @@ def check_changes(
         old["workers"], new["workers"] = _lasting_groups(old["workers"], new["workers"])
     for path, was, is_now in _changes("", old, new):
         if not _may_change(path, (*CHANGEABLE, *more)):
+            bracketed = re.sub(r"\.(\d+)", r"[\1]", path)  # as in error messages: workers[0].speed
             is_of_workers = why_not and path.startswith("workers")
             reason = f": {why_not}" if is_of_workers else ", and goes on as it began"
             may = [*(ELASTIC if elastic and not why_not else ()), *CHANGEABLE, *more]
             raise ConfigError(
-                f"{_bracketed(path)}: {_short(is_now)}, but the run began with {_short(was)}"
+                f"{bracketed}: {_short(is_now)}, but the run began with {_short(was)}"
                 f"{reason}."
                 f"\nWhat may change: {', '.join(may)}."
             )
@@ -102,23 +103,19 @@ def _lasting_groups(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Return index -> settings, before and after, of the groups that both have, without counts."""
-    former = {group["name"]: group for group in before}
-    lasting = {str(index): group for index, group in enumerate(after) if group["name"] in former}
-    return (
-        {index: _without_count(former[group["name"]]) for index, group in lasting.items()},
-        {index: _without_count(group) for index, group in lasting.items()},
-    )
-
-
-def _without_count(group: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in group.items() if name != "count"}
+    former = {group["name"]: {**group, "count": None} for group in before}
+    lasting = {
+        str(index): {**group, "count": None}
+        for index, group in enumerate(after)
+        if group["name"] in former
+    }
+    return {index: former[group["name"]] for index, group in lasting.items()}, lasting
 
 
 def check_seeds(before: Experiment, after: Experiment) -> None:
     """Refuse a resumed sweep that lacks seeds of trials that it may have run."""
-    assert before.sweep is not None, "a sweep without its block"
-    assert after.sweep is not None, "a sweep without its block"
-    old, new = (each.sweep.grid.get("seed", ()) for each in (before, after) if each.sweep)
+    sweeps = (before.sweep, after.sweep)
+    old, new = (sweep.grid.get("seed", ()) for sweep in sweeps if sweep is not None)
     if missing := [seed for seed in old if seed not in new]:
         raise ConfigError(
             f"sweep.grid.seed: {', '.join(map(str, missing))} is missing, which the sweep began"
@@ -143,11 +140,6 @@ def _changes(path: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
         yield path, f"{len(old)} of them", f"{len(new)} of them"
     elif old != new:
         yield path, repr(old), repr(new)
-
-
-def _bracketed(path: str) -> str:
-    """Write the indices of a path as error messages do: `workers[0].speed`."""
-    return re.sub(r"\.(\d+)", r"[\1]", path)
 
 
 def _short(text: str) -> str:

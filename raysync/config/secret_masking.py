@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import re
 
+# query names whose values may be written; only the file system knows which others are secrets
 HARMLESS = {"endpoint_override", "region", "scheme"}
-"""Query names whose values may be written; only the file system knows which others are secrets."""
 MASK = "***"
 
 _URI = re.compile(r"(?P<scheme>\w[\w+.-]*://)(?P<path>[^\s?]*)(?P<query>\?\S*)?")

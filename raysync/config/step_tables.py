@@ -23,6 +23,7 @@ from reprlib import repr as shortened
 import numpy as np
 import pandas as pd
 
+from raysync.config.base import listed
 from raysync.config.bounded_file import PACKED, PARQUET, read_bytes, read_text, table_suffix
 from raysync.config.durations import Steps, by_number
 from raysync.config.table_columns import (
@@ -30,7 +31,6 @@ from raysync.config.table_columns import (
     STEPS,
     ColumnTitles,
     Roles,
-    listed,
     option,
     parse_columns,
     roles_of,
@@ -53,8 +53,7 @@ class StepTable:
     """The ranks' step times in a table."""
 
     steps: Steps
-    unit: str
-    """The unit of the numbers: s, ms or us."""
+    unit: str  # the unit of the numbers: s, ms or us
     left_out: tuple[str, ...]  # the columns that have no role
     rows_left_out: int  # those without seconds that a column without a role fills
 
@@ -68,7 +67,7 @@ def read_table(path: Path, said: ColumnTitles | None = None, rank: str | None = 
     Args:
         path: of the file.
         said: what the user says of the columns.
-        rank: the name of the rank in a table without workers; None: that of the file.
+        rank: the name of the rank in a table without workers; None: its file names it.
 
     Raises:
         ValueError: the table is unreadable or not understood, or a step is missing, repeated or

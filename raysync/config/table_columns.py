@@ -8,10 +8,10 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from raysync.config.base import listed
 from raysync.errors import ConfigError
 
 MOST = {"worker": 2, "step": 1, "seconds": 1, "unit": 1}  # of `--columns`
-MOST_NAMED = 8  # the most columns in a message
 UNITS = {
     **dict.fromkeys(("s", "sec", "secs", "seconds"), "s"),
     **dict.fromkeys(("ms", "msec", "msecs", "millis", "milliseconds"), "ms"),
@@ -38,8 +38,8 @@ SLOT = re.compile(r".+-\d+")  # a worker of an experiment: `fast-1`
 class ColumnTitles:
     """What a user says of the columns, with `--columns`."""
 
+    # the titles that name a worker, or a pattern (`*step_time`): then a column is a rank
     worker: tuple[str, ...] = ()
-    """The titles that name a worker, or a pattern (`*step_time`): then a column is a rank."""
     step: tuple[str, ...] = ()
     seconds: tuple[str, ...] = ()
     unit: tuple[str, ...] = ()
@@ -54,8 +54,8 @@ class ColumnTitles:
 class Roles:
     """The titles of the columns by what is in them."""
 
+    # title -> the rank whose durations it has; "": the workers of the rows have them
     durations: dict[str, str]
-    """Title -> the rank whose durations it has; "": those of the workers of the rows."""
     unit: str
     worker: tuple[str, ...] = ()
     step: str | None = None
@@ -199,9 +199,3 @@ def _plain(title: str) -> str:
 
 def _pattern(title: str) -> str:
     return re.sub(r"\d+", "*", title)
-
-
-def listed(titles: Sequence[str]) -> str:
-    """Return the names of columns for a message."""
-    more = len(titles) - MOST_NAMED
-    return ", ".join(titles[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -65,11 +65,10 @@ class Data(Strict):
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+# By default, the rate of these optimizers is multiplied by the pushes of an update.
+# Their steps are as long as gradients; steps of Adam, RMSprop and the like are as long as their
+# rate.
 SCALED = ("sgd", "asgd")
-"""By default, the rate of these optimizers is multiplied by the pushes of an update.
-
-Their steps are as long as gradients; steps of Adam, RMSprop and the like are as long as their rate.
-"""
 OUTER, MUON = ("delayed-nesterov", "mla"), "muon"  # these optimizers of raysync need momentum
 MOST_STEPS = 1_000_000
 AS_OUTSIDE = "as in `update`; default: the same as there"
@@ -370,9 +369,7 @@ class Update(OptimizerSettings):
 
     def in_phase(self, name: str) -> Update:
         """Return the settings in a phase; without an entry in `phases`, the default ones."""
-        changes = {
-            setting: value for setting, value in self.phases.get(name, Phase()) if value is not None
-        }
+        changes = self.phases.get(name, Phase()).present
         return self.model_copy(update=changes | {"phases": {}})
 
     @property
@@ -420,12 +417,7 @@ class Workload(Strict):
 
     @model_validator(mode="after")
     def _has_one_unit(self) -> Workload:
-        units = [
-            name
-            for name in ("epochs", "samples", "iterations_per_worker")
-            if getattr(self, name) is not None
-        ]
-        if len(units) != 1:
+        if len(units := [*self.present]) != 1:
             raise ValueError(
                 "give exactly one of epochs, samples, iterations_per_worker; got "
                 f"{' and '.join(units) or 'none'}. "

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.base import by_name
-from raysync.config.workers import WireFormat
+from raysync.config.cluster_settings import WireFormat
 from raysync.config.yaml_reading import read_yaml
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError

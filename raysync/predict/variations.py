@@ -13,7 +13,7 @@ from statistics import median_low
 from typing import Any, Literal, NamedTuple
 
 from raysync.config import Experiment, Jitter, Link, Network, ParadigmChoice, WorkerGroup
-from raysync.config.workers import WireFormat
+from raysync.config.cluster_settings import WireFormat
 from raysync.core.capability import Capability
 from raysync.core.ids import Slot
 from raysync.core.paradigm import Paradigm

@@ -8,7 +8,7 @@ from math import ceil
 from statistics import fmean, median_low
 
 from raysync.config import ParadigmChoice
-from raysync.config.table_columns import listed
+from raysync.config.base import listed
 from raysync.predict.candidates import Candidate, candidates_of, standard_paradigms
 from raysync.predict.compared_candidates import (
     ComparedCandidates,

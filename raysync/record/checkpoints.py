@@ -66,8 +66,7 @@ class CheckpointWriter:
     def __init__(self, folder: Path, keep: int = 2) -> None:
         """Create a writer; the folder of the checkpoints need not exist yet."""
         self.folder, self._keep = folder, keep
-        self._numbers: list[int] = []
-        """The checkpoints that exist, in order."""
+        self._numbers: list[int] = []  # the checkpoints that exist, in order
 
     def write(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, and remove old ones; an `OSError` leaves nothing of it."""
@@ -92,12 +91,12 @@ class CheckpointWriter:
     def resume_from(self, number: int) -> None:
         """Remove the checkpoints behind the one that the run resumes from: they are void."""
         numbers = numbers_in(location_of(self.folder))
-        for void in (each for each in numbers if each > number):
+        for void in (later for later in numbers if later > number):
             _remove_checkpoint(self.folder / name_of(void))
             remove(self.folder / name_of(void))
         for incomplete in self.folder.glob(f"*{NEW}"):
             shutil.rmtree(incomplete, ignore_errors=True)
-        self._numbers = [each for each in numbers if each <= number]
+        self._numbers = [earlier for earlier in numbers if earlier <= number]
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
@@ -182,7 +181,8 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def _verified(folder: Path) -> Checkpoint:
-    manifest = msgspec.convert(_json(_contents(folder / MANIFEST, MOST_BYTES), MANIFEST), _Manifest)
+    with open_plain(folder / MANIFEST) as file:
+        manifest = msgspec.convert(_json(file.read(MOST_BYTES + 1), MANIFEST), _Manifest)
     if manifest.checkpoint != CHECKPOINT_SCHEMA:
         which = "a newer" if manifest.checkpoint > CHECKPOINT_SCHEMA else "an older"
         raise ConfigError(
@@ -220,25 +220,16 @@ def _servers(manifest: _Manifest, data: Mapping[str, bytes]) -> dict[str, list[b
 def _read(folder: Path, name: str, expected: _File) -> bytes:
     if name != Path(name).name:
         raise ConfigError(f"its {MANIFEST} names {name!r}, which is no file of the folder")
-    size = _size(folder / name)
-    # before it is read: the memory for a read is as large as is expected
-    data = _contents(folder / name, expected.bytes) if size == expected.bytes else b""
+    with open_plain(folder / name) as file:
+        # before it is read: the memory for a read is as large as is expected
+        size = file.seek(0, os.SEEK_END)
+        file.seek(0)
+        data = file.read(expected.bytes + 1) if size == expected.bytes else b""
     if len(data) != expected.bytes:
         raise ConfigError(f"{name} has {size:,} bytes instead of {expected.bytes:,}")
     if hashlib.sha256(data).hexdigest() != expected.sha256:
         raise ConfigError(f"{name} has another checksum than when it was written")
     return data
-
-
-def _size(file: Path) -> int:
-    with open_plain(file) as opened:
-        return opened.seek(0, os.SEEK_END)
-
-
-def _contents(file: Path, most: int) -> bytes:
-    """Read a file up to its expected size, and a byte more if it is longer."""
-    with open_plain(file) as opened:
-        return opened.read(most + 1)
 
 
 def _json(data: bytes, name: str) -> dict[str, Any]:

@@ -17,8 +17,8 @@ from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.push_rows import PushRow
 
+# a series: its metric, and the values of its labels in the registry's order
 Key = tuple[str, tuple[str, ...]]
-"""A series: its metric, and the values of its labels in the registry's order."""
 
 GRANT = "raysync_lagtuner_extra_clocks"
 PREDICTED = "raysync_lagtuner_predicted_wait_seconds"
@@ -29,14 +29,12 @@ ACTUAL = "raysync_lagtuner_actual_wait_seconds"
 class Collected:
     """The changes of the metrics by a batch of journal lines."""
 
-    run: tuple[str, ...]
-    """The values of the run's labels."""
+    run: tuple[str, ...]  # the values of the run's labels
+    # series -> increment; 0 starts the series
     counters: dict[Key, float] = field(default_factory=dict)
-    """Series -> increment; 0 starts the series."""
+    # series -> value, of all gauges of the run: a missing series has ended
     gauges: dict[Key, float] = field(default_factory=dict)
-    """Series -> value, of all gauges of the run: a missing series has ended."""
-    histograms: dict[Key, list[float]] = field(default_factory=dict)
-    """Series -> new observations."""
+    histograms: dict[Key, list[float]] = field(default_factory=dict)  # series -> new observations
 
     def add(self, key: Key, increment: float) -> None:
         self.counters[key] = self.counters.get(key, 0.0) + increment

@@ -22,10 +22,8 @@ STAMP_LENGTH = len("20261122-102940")  # ids and names of records begin with a s
 @dataclass(frozen=True)
 class Comparison:
     id: str
-    location: Location
-    """OUTPUT/NAME, or its URI."""
-    records: dict[tuple[str, int], RunRecord]
-    """Label of the paradigm, seed -> the newest record."""
+    location: Location  # OUTPUT/NAME, or its URI
+    records: dict[tuple[str, int], RunRecord]  # label of the paradigm, seed -> the newest record
 
     @property
     def any_record(self) -> RunRecord:

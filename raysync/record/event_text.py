@@ -6,6 +6,7 @@ Frequent events come with pushes (holds, drops, forecasts); rare ones deserve a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from operator import attrgetter
 from typing import Any
@@ -26,22 +27,19 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Report, Resumed
 
 TOGETHER_S = 1.0  # Ray reports all workers on a lost node within milliseconds
+# kinds that do not come with every push, as a user's own might
 RARE_NOTES = ("straggler", "recovered", "balanced")
-"""Kinds that do not come with every push, as a user's own might."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventText:
     at: float  # seconds since the run began
+    # hold, drop, switch, suspended, restored, joined, left, remark, checkpoint, resumed, ended, or
+    # the kind of a note
     kind: str
-    """hold, drop, switch, suspended, restored, joined, left, remark, checkpoint, resumed, ended, or
-    the kind of a note."""
-    worker: str
-    """The worker concerned; empty: all of them."""
-    text: str
-    """A sentence, without full stop."""
-    rare: bool = True
-    """Whether it deserves a line of a log."""
+    worker: str  # the worker concerned; empty: all of them
+    text: str  # a sentence, without full stop
+    rare: bool = True  # whether it deserves a line of a log
 
 
 _FREQUENT_DECISIONS: frozenset[type] = frozenset({Apply, Release, Hold})
@@ -115,12 +113,21 @@ def _decision_texts(at: float, decision: Decision) -> Iterator[EventText]:
 
 def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
     """Describe a note; of a user's own paradigm, list its values."""
+    # a user's own paradigm may call a note as raysync does, and have other values in it
+    with suppress(LookupError, TypeError, ValueError):
+        if text := _text_of_note(kind, worker, values):
+            return text
+    more = ", ".join(
+        f"{name} {f'{value:.4g}' if isinstance(value, float) else value}"
+        for name, value in values.items()
+    )
+    return f"{kind} {worker}{f': {more}' if more else ''}"
+
+
+def _text_of_note(kind: str, worker: str, values: Mapping[str, Any]) -> str:
+    """Describe a note of raysync's own; "": it is none."""
     match kind:
-        case "controller" if (
-            "slowest" in values
-            and _are_numbers(values, "lead", "extra")
-            and _are_times(values, "predicted_wait_s")
-        ):
+        case "controller":
             extra = values["extra"]
             granted = (
                 f"{extra} more iteration{'s' if extra > 1 else ''}"
@@ -131,22 +138,18 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
                 f"{worker}, {values['lead']} clocks ahead of {values['slowest']}, gets {granted}"
                 f" (r* = {extra}); predicted wait {seconds(values['predicted_wait_s'])}"
             )
-        case "waited" if _are_times(values, "predicted_wait_s", "actual_wait_s"):
+        case "waited":
             return (
                 f"{worker} waited {seconds(values['actual_wait_s'])}; "
                 f"predicted: {seconds(values['predicted_wait_s'])}"
             )
-        case "straggler" if _are_numbers(
-            values, "pushes_per_active_s", "mean_pushes_per_active_s", "windows"
-        ):
+        case "straggler":
             return (
                 f"{worker} is a straggler: {values['pushes_per_active_s']:.3g} pushes a second"
                 f" against a mean of {values['mean_pushes_per_active_s']:.3g}, slow in"
                 f" {values['windows']} detection windows in a row"
             )
-        case "balanced" if _are_numbers(
-            values, "samples", "smallest", "largest", "before_s", "predicted_s"
-        ):
+        case "balanced":
             return (
                 f"{values['samples']:,} samples are divided again: {values['smallest']:,} to"
                 f" {values['largest']:,} a worker; longest iteration"
@@ -155,23 +158,7 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
             )
         case "recovered":
             return f"{worker} is no straggler any more"
-    more = ", ".join(
-        f"{name} {f'{value:.4g}' if isinstance(value, float) else value}"
-        for name, value in values.items()
-    )
-    return f"{kind} {worker}{f': {more}' if more else ''}"
-
-
-def _are_numbers(values: Mapping[str, Any], *names: str) -> bool:
-    # a user's own paradigm chooses its values
-    return all(type(values.get(name)) in (int, float) for name in names)
-
-
-def _are_times(values: Mapping[str, Any], *names: str) -> bool:
-    """Return whether all values are times; None is an unknown time."""
-    return all(
-        name in values and (values[name] is None or _are_numbers(values, name)) for name in names
-    )
+    return ""
 
 
 def seconds(value: float | None) -> str:

@@ -25,22 +25,19 @@ from raysync.record.losses import Losses
 from raysync.record.push_rows import Columns, PushRow, columns_of
 from raysync.record.worker_totals import WorkerMeasures, WorkerTotals
 
-COUNTED_AT_ONCE = 20_000
-"""Rows after which totals are updated, if `count` was not called before."""
+COUNTED_AT_ONCE = 20_000  # rows after which totals are updated, if `count` was not called before
 
 
 @dataclass(slots=True)
 class SwitchMeasures:
     """One switch between phases of the paradigm."""
 
-    at_s: float
-    """Seconds since the run began."""
+    at_s: float  # seconds since the run began
     to: str
     why: str
+    # Seconds from the switch to the first push of a step that began after it; None: no such push.
+    # Steps in flight at the switch do not count: they would make it look free.
     first_push_s: float | None = None
-    """Seconds from the switch to the first push of a step that began after it; None: no such push.
-
-    Steps in flight at the switch do not count: they would make it look free."""
 
 
 @dataclass(slots=True)
@@ -64,19 +61,15 @@ class Follower:
     def __init__(self, workload_samples: int) -> None:
         # the update that reaches `workload_samples` ends the run: later decisions did not happen
         self.workload_samples = workload_samples
-        self.now = 0.0
-        """Seconds since the run began, at the latest line."""
-        self.started_at: float | None = None
-        """When the first worker was released."""
-        self.rosters: dict[int, Roster] = {}
-        """Stage -> its roster; stage 0 is the whole network."""
+        self.now = 0.0  # seconds since the run began, at the latest line
+        self.started_at: float | None = None  # when the first worker was released
+        self.rosters: dict[int, Roster] = {}  # stage -> its roster; stage 0 is the whole network
         self._owns_rosters = True
         self._is_staged = False
+        # updates of the network and samples in them, both of its last stage
         self.updates = self.samples = 0
-        """Updates of the network and samples in them, both of its last stage."""
         self._updated_at = 0.0
-        self.lead_max = 0
-        """The largest lead at a release, in clocks over the slowest participant."""
+        self.lead_max = 0  # the largest lead at a release, in clocks over the slowest participant
         self.switches: list[SwitchMeasures] = []
         self.evaluations: list[Evaluation] = []
         self.checkpoints = 0
@@ -85,8 +78,7 @@ class Follower:
         self.ended: Ended | None = None
         self._workers: dict[str, _WorkerRows] = {}  # all that ever joined
         self._open: dict[Push, PushRow] = {}  # incomplete rows
-        self._former: dict[Push, int] = {}
-        """Push buffered before `begin_at` -> its samples."""
+        self._former: dict[Push, int] = {}  # push buffered before `begin_at` -> its samples
         self._uncounted: list[PushRow] = []  # complete, but not in the next two yet
         self._totals = WorkerTotals()
         self._outcomes: Counter[str] = Counter(applied=0, dropped=0, buffered=0)
@@ -106,7 +98,7 @@ class Follower:
         last = rosters[max(rosters)]
         self.updates, self.samples = last.version, last.samples_applied
         for roster in rosters.values():
-            self._former |= {push: each.samples for push, each in roster.buffered.items()}
+            self._former |= {push: buffered.samples for push, buffered in roster.buffered.items()}
             for worker in roster.live:
                 lead = roster.lead(worker) if worker in roster.members else 0
                 self._workers[worker] = _WorkerRows(WorkerId(worker).group, at, lead)

@@ -79,8 +79,7 @@ class JournalTail(JournalFile):
 
     def __init__(self, journal: Path) -> None:
         super().__init__(journal, errors="replace")
-        self.head: Header | None = None
-        """None until it is on disk."""
+        self.head: Header | None = None  # None until it is on disk
         self._decoder = Decoder()
         self._unfinished = b""
 
@@ -128,10 +127,8 @@ class Resumption:
     """A record's checkpoint to resume from."""
 
     checkpoint: Checkpoint
-    environment: Mapping[str, Any]
-    """What `environment.json` held before the resumption."""
-    exact: bool = False
-    """Whether iterations in flight continue rather than begin again."""
+    environment: Mapping[str, Any]  # what `environment.json` held before the resumption
+    exact: bool = False  # whether iterations in flight continue rather than begin again
 
 
 def truncate(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:

@@ -13,8 +13,7 @@ from typing import Any
 
 from raysync.record.storage import is_copy
 
-MAKER = "made"
-"""The key in `environment.json`, and in a sweep's `origin.yaml`."""
+MAKER = "made"  # the key in `environment.json`, and in a sweep's `origin.yaml`
 
 
 def this_maker(folder: Path) -> dict[str, Any]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from itertools import chain
 from statistics import fmean
 from typing import Any
 
@@ -17,6 +18,9 @@ from raysync.record.worker_totals import WorkerMeasures
 # Sync-Switch, section VI-A: accuracy changed by at most 0.1 % over five evaluations
 CONVERGED_SPAN = 5
 CONVERGED_CHANGE = 0.001
+
+# of each worker, in `summary.json`
+TOTALS = ("pushes", "dropped", "samples", "busy_s", "transfer_s", "server_s", "wait_s")
 
 OF_LABELS = (ACCURACY, PERPLEXITY)  # primary metrics of label predictions: these have both
 
@@ -76,7 +80,7 @@ class Measures(Follower):
     @property
     def wait_fraction(self) -> float:
         waited = sum(self.waited_s.values())
-        total = sum(self._membership_s(worker) for worker in self.workers.values())
+        total = sum(map(self._membership_s, self.workers.values()))
         return waited / total if total else 0.0
 
     def fractions(self) -> dict[str, float]:
@@ -107,11 +111,8 @@ class Measures(Follower):
     def staleness_mean(self) -> float | None:
         """Mean over the applied pushes, in versions; None before the first."""
         applied = self.outcomes["applied"]
-        return (
-            sum(worker.staleness_sum for worker in self.workers.values()) / applied
-            if applied
-            else None
-        )
+        total = sum(worker.staleness_sum for worker in self.workers.values())
+        return total / applied if applied else None
 
     @property
     def staleness_max(self) -> int:
@@ -155,7 +156,8 @@ class Measures(Follower):
     def metrics(self) -> tuple[str, ...]:
         """The names of the evaluated metrics; before the first evaluation, the expected ones."""
         if self.evaluations:
-            return tuple(dict.fromkeys(name for each in self.evaluations for name in each.metrics))
+            names = chain.from_iterable(result.metrics for result in self.evaluations)
+            return tuple(dict.fromkeys(names))
         first = ACCURACY.name if self.primary in OF_LABELS else self.primary.name
         return tuple(dict.fromkeys((first, LOSS)))
 
@@ -165,8 +167,8 @@ class Measures(Follower):
         target, began = self.target, self.started_at or 0.0
         if target is None:
             return None
-        met = (each for each in self.evaluations if target.is_met(each.value(target.metric)))
-        return next((max(0.0, each.at - began) for each in met), None)
+        met = (result for result in self.evaluations if target.is_met(result.value(target.metric)))
+        return next((max(0.0, result.at - began) for result in met), None)
 
     def _directed_metrics(self) -> dict[str, PrimaryMetric]:
         """Return the metrics with a known direction, by name."""
@@ -183,7 +185,7 @@ class Measures(Follower):
             names = tuple(dict.fromkeys((*names, PERPLEXITY.name)))
         found: dict[str, float | None] = {}
         for name in names:
-            values = [value for each in self.evaluations if (value := each.value(name)) is not None]
+            values = _known(result.value(name) for result in self.evaluations)
             found[f"final_{name}"] = self._final(name)
             if name in directed:
                 found[f"best_{name}"] = directed[name].best(values)
@@ -193,15 +195,13 @@ class Measures(Follower):
 
     def _final(self, metric: str) -> float | None:
         trained = self.evaluations[1:] or self.evaluations  # the first one is before training
-        values = [each.value(metric) for each in trained[-self.last :]]
-        known = [value for value in values if value is not None]
+        known = _known(result.value(metric) for result in trained[-self.last :])
         return fmean(known) if known else None
 
     def _converged_accuracy(self) -> float | None:
         # one value for each version: an update can pass several marks
-        of_versions = {each.version: each.value(ACCURACY.name) for each in self.evaluations}
-        accuracies = [value for value in of_versions.values() if value is not None]
-        return converged(accuracies, self.chance_accuracy)
+        of_versions = {result.version: result.value(ACCURACY.name) for result in self.evaluations}
+        return converged(_known(of_versions.values()), self.chance_accuracy)
 
     def summary(self) -> dict[str, Any]:
         return {
@@ -225,17 +225,8 @@ class Measures(Follower):
             "lead_max": self.lead_max,
             "switches": [asdict(switch) for switch in self.switches],
             "per_worker": [
-                {
-                    "id": name,
-                    "group": WorkerId(name).group,
-                    "pushes": worker.pushes,
-                    "dropped": worker.dropped,
-                    "samples": worker.samples,
-                    "busy_s": worker.busy_s,
-                    "transfer_s": worker.transfer_s,
-                    "server_s": worker.server_s,
-                    "wait_s": worker.wait_s,
-                }
+                {"id": name, "group": WorkerId(name).group}
+                | {total: getattr(worker, total) for total in TOTALS}
                 for name, worker in self.workers.items()
             ],
             **self.losses.summary(self.now),
@@ -246,13 +237,14 @@ class Measures(Follower):
         """Return the keys that only a run with checkpoints has."""
         keys: dict[str, Any] = {"checkpoints": self.checkpoints} if self.checkpoints else {}
         if self.resumptions:
-            keys |= {
-                "resumptions": len(self.resumptions),
-                "away_s": sum(each.away_s for each in self.resumptions),
-                "lost_s": sum(each.lost_s for each in self.resumptions),
-                "lost_pushes": sum(each.lost_pushes for each in self.resumptions),
-            }
+            keys["resumptions"] = len(self.resumptions)
+            for key in ("away_s", "lost_s", "lost_pushes"):
+                keys[key] = sum(getattr(resumption, key) for resumption in self.resumptions)
         return keys
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
 
 
 def converged(accuracies: Sequence[float], chance: float | None = None) -> float | None:

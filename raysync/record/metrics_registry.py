@@ -6,8 +6,9 @@ of a run. When it ends, live workers and phases become 0; a minute later all its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 # Seconds, from a tiny model on one core to a large one on a slow device.
 PER_STEP_S = 1e-3, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0
@@ -19,14 +20,16 @@ WORKER = (*RUN, "worker")  # a slot, such as fast-2: a worker that comes back co
 ON_REQUEST = "Only with `cluster.metrics: {per_worker_histograms: true}`."
 
 
+Kind = Literal["counter", "gauge", "histogram"]
+
+
 @dataclass(frozen=True)
 class Metric:
     name: str
-    kind: Literal["counter", "gauge", "histogram"]
+    kind: Kind
     help: str
     labels: tuple[str, ...] = RUN
-    buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram."""
+    buckets: tuple[float, ...] = ()  # upper bounds of a histogram
 
     @property
     def exported(self) -> str:
@@ -46,12 +49,10 @@ class Metric:
 class RunLabels:
     """The labels of all series of a run."""
 
+    # the experiment's name, or SWEEP/TRIAL: dashboards find the sweep, and people the trial
     experiment: str
-    """The experiment's name, or SWEEP/TRIAL: dashboards find the sweep, and people the trial."""
-    run: str
-    """The name of the record's folder."""
-    paradigm: str
-    """Its label in tables: the name with the given parameters."""
+    run: str  # the name of the record's folder
+    paradigm: str  # its label in tables: the name with the given parameters
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -59,144 +60,88 @@ class RunLabels:
         return self.experiment, self.run, self.paradigm
 
 
+# name -> help, labels
+COUNTERS = {
+    "raysync_pushes": ("Pushes that reached the server.", WORKER),
+    "raysync_samples_applied": ("Samples of pushes that became part of an update.", RUN),
+    "raysync_updates": ("Updates of the model.", RUN),
+    "raysync_drops": ("Pushes that were not applied, by reason.", (*WORKER, "reason")),
+    "raysync_busy_seconds": ("Time spent computing gradients.", WORKER),
+    "raysync_wait_seconds": ("Time between a push and the worker's next release.", WORKER),
+    "raysync_transfer_seconds": (
+        "Time between release and push that was not computing; of a stage also for its neighbours.",
+        WORKER,
+    ),
+    "raysync_server_update_seconds": ("Time the server spent on updates.", RUN),
+    "raysync_switches": ("Changes of the phase.", (*RUN, "to")),
+    "raysync_stragglers_detected": ("Times a worker was found to be a straggler.", WORKER),
+}
+# name -> help, labels
+GAUGES = {
+    "raysync_loss_nats": (
+        "Mean loss of the latest batch, at the weights it was computed on; of classification"
+        " and language models a cross-entropy in nats.",
+        RUN,
+    ),
+    "raysync_evaluation_loss_nats": (
+        "Mean loss of the latest evaluation; of classification and language models a"
+        " cross-entropy in nats.",
+        RUN,
+    ),
+    "raysync_primary_metric": (
+        "The metric that the task's models are judged by, of the latest evaluation; mode is max"
+        " where more of it is better, min where less is. An accuracy is from 0 to 1.",
+        (*RUN, "metric", "mode"),
+    ),
+    "raysync_time_to_target_seconds": (
+        "Training time until an evaluation met `target`; no value before that.",
+        RUN,
+    ),
+    "raysync_progress_ratio": ("Applied share of the workload's samples, from 0 to 1.", RUN),
+    "raysync_model_versions": ("Version of the model: updates made.", RUN),
+    "raysync_throughput_samples_per_second": (
+        "Samples applied per second of training, since the run began.",
+        RUN,
+    ),
+    "raysync_workers_live": ("Workers that are members of the run.", RUN),
+    "raysync_worker_lead_clocks": (
+        "Clocks ahead of the slowest worker that takes part, now.",
+        WORKER,
+    ),
+    "raysync_phase_active": ("1 for the phase in force, 0 for those it replaced.", (*RUN, "phase")),
+    "raysync_lagtuner_extra_clocks": (
+        "LagTuner's latest decision: r*, clocks granted above s_L.",
+        WORKER,
+    ),
+    "raysync_lagtuner_predicted_wait_seconds": (
+        "The predicted length of the latest wait that has ended.",
+        WORKER,
+    ),
+    "raysync_lagtuner_actual_wait_seconds": ("The actual length of that wait.", WORKER),
+}
+# name -> help, labels, upper bounds of the buckets
+HISTOGRAMS = {
+    "raysync_step_busy_seconds": (f"Computing time of one step. {ON_REQUEST}", WORKER, PER_STEP_S),
+    "raysync_step_wait_seconds": (f"Wait after one step. {ON_REQUEST}", WORKER, PER_STEP_S),
+    "raysync_step_transfer_seconds": ("Transfer time of one step.", RUN, PER_STEP_S),
+    "raysync_step_lead_clocks": (
+        "Clocks ahead of the slowest worker that takes part, at its release.",
+        RUN,
+        CLOCKS,
+    ),
+    "raysync_step_staleness_versions": (
+        "Model versions between a push's weights and its update; applied pushes only.",
+        RUN,
+        CLOCKS,
+    ),
+}
+KINDS: dict[Kind, Mapping[str, tuple[Any, ...]]] = {
+    "counter": COUNTERS,
+    "gauge": GAUGES,
+    "histogram": HISTOGRAMS,
+}
 REGISTRY = {
-    metric.name: metric
-    for metric in (
-        Metric("raysync_pushes", "counter", "Pushes that reached the server.", WORKER),
-        Metric(
-            "raysync_samples_applied", "counter", "Samples of pushes that became part of an update."
-        ),
-        Metric("raysync_updates", "counter", "Updates of the model."),
-        Metric(
-            "raysync_drops",
-            "counter",
-            "Pushes that were not applied, by reason.",
-            (*WORKER, "reason"),
-        ),
-        Metric("raysync_busy_seconds", "counter", "Time spent computing gradients.", WORKER),
-        Metric(
-            "raysync_wait_seconds",
-            "counter",
-            "Time between a push and the worker's next release.",
-            WORKER,
-        ),
-        Metric(
-            "raysync_transfer_seconds",
-            "counter",
-            "Time between release and push that was not computing; of a stage also for its"
-            " neighbours.",
-            WORKER,
-        ),
-        Metric("raysync_server_update_seconds", "counter", "Time the server spent on updates."),
-        Metric("raysync_switches", "counter", "Changes of the phase.", (*RUN, "to")),
-        Metric(
-            "raysync_stragglers_detected",
-            "counter",
-            "Times a worker was found to be a straggler.",
-            WORKER,
-        ),
-        Metric(
-            "raysync_loss_nats",
-            "gauge",
-            "Mean loss of the latest batch, at the weights it was computed on; of classification"
-            " and language models a cross-entropy in nats.",
-        ),
-        Metric(
-            "raysync_evaluation_loss_nats",
-            "gauge",
-            (
-                "Mean loss of the latest evaluation; of classification and language models a"
-                " cross-entropy in nats."
-            ),
-        ),
-        Metric(
-            "raysync_primary_metric",
-            "gauge",
-            "The metric that the task's models are judged by, of the latest evaluation; mode is max"
-            " where more of it is better, min where less is. An accuracy is from 0 to 1.",
-            (*RUN, "metric", "mode"),
-        ),
-        Metric(
-            "raysync_time_to_target_seconds",
-            "gauge",
-            "Training time until an evaluation met `target`; no value before that.",
-        ),
-        Metric(
-            "raysync_progress_ratio",
-            "gauge",
-            "Applied share of the workload's samples, from 0 to 1.",
-        ),
-        Metric("raysync_model_versions", "gauge", "Version of the model: updates made."),
-        Metric(
-            "raysync_throughput_samples_per_second",
-            "gauge",
-            "Samples applied per second of training, since the run began.",
-        ),
-        Metric("raysync_workers_live", "gauge", "Workers that are members of the run."),
-        Metric(
-            "raysync_worker_lead_clocks",
-            "gauge",
-            "Clocks ahead of the slowest worker that takes part, now.",
-            WORKER,
-        ),
-        Metric(
-            "raysync_phase_active",
-            "gauge",
-            "1 for the phase in force, 0 for those it replaced.",
-            (*RUN, "phase"),
-        ),
-        Metric(
-            "raysync_lagtuner_extra_clocks",
-            "gauge",
-            "LagTuner's latest decision: r*, clocks granted above s_L.",
-            WORKER,
-        ),
-        Metric(
-            "raysync_lagtuner_predicted_wait_seconds",
-            "gauge",
-            "The predicted length of the latest wait that has ended.",
-            WORKER,
-        ),
-        Metric(
-            "raysync_lagtuner_actual_wait_seconds",
-            "gauge",
-            "The actual length of that wait.",
-            WORKER,
-        ),
-        Metric(
-            "raysync_step_busy_seconds",
-            "histogram",
-            f"Computing time of one step. {ON_REQUEST}",
-            WORKER,
-            PER_STEP_S,
-        ),
-        Metric(
-            "raysync_step_wait_seconds",
-            "histogram",
-            f"Wait after one step. {ON_REQUEST}",
-            WORKER,
-            PER_STEP_S,
-        ),
-        Metric(
-            "raysync_step_transfer_seconds",
-            "histogram",
-            "Transfer time of one step.",
-            RUN,
-            PER_STEP_S,
-        ),
-        Metric(
-            "raysync_step_lead_clocks",
-            "histogram",
-            "Clocks ahead of the slowest worker that takes part, at its release.",
-            RUN,
-            CLOCKS,
-        ),
-        Metric(
-            "raysync_step_staleness_versions",
-            "histogram",
-            "Model versions between a push's weights and its update; applied pushes only.",
-            RUN,
-            CLOCKS,
-        ),
-    )
+    name: Metric(name, kind, *described)
+    for kind, metrics in KINDS.items()
+    for name, described in metrics.items()
 }

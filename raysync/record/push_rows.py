@@ -17,33 +17,29 @@ class PushRow(Struct, gc=False):
     group: str
     clock: int
     samples: int
+    # mean over the batch at the weights it was computed on; of labels a cross-entropy in nats
     loss: float | None
-    """Mean over the batch at the weights it was computed on; of labels a cross-entropy in nats."""
     base: int  # the model version that it was computed on
-    lead: int
-    """Clocks over the slowest participant, at the worker's release for this iteration."""
+    lead: int  # clocks over the slowest participant, at the worker's release for this iteration
+    # the release, or its execution if it was held back until enough workers were there
     released_at_s: float
-    """The release, or its execution if it was held back until enough workers were there."""
     computed_at_s: float  # the upload begins
     pushed_at_s: float  # the gradient has arrived
     busy_s: float  # computing alone
+    # from the release until the server had made the weights; 0: unknown (Ray), then transfer
     server_s: float = 0.0
-    """From the release until the server had made the weights; 0: unknown (Ray), then transfer."""
     outcome: str = "buffered"  # or applied, dropped; it stays if the run ends first
     version: int | None = None  # made by its update
-    staleness: int | None = None
-    """Versions applied between `base` and `version`."""
+    staleness: int | None = None  # versions applied between `base` and `version`
+    # at a pipeline's stage, the ticks between the batch's forward and its backward pass
     delay_ticks: int | None = None
-    """At a pipeline's stage, the ticks between the batch's forward and its backward pass."""
     applied_at_s: float | None = None
-    wait_s: float = 0.0
-    """Until the worker's next release, its leaving, or the end of the run."""
+    wait_s: float = 0.0  # until the worker's next release, its leaving, or the end of the run
     why: str | None = None  # of a drop, in words
     reason: str | None = None  # of a drop, one of `DROP_REASONS`
+    # what the paradigm weighed it by in its update (`Apply.weights`); None: by its samples
     weight: float | None = None
-    """What the paradigm weighed it by in its update (`Apply.weights`); None: by its samples."""
-    steps: int = 1
-    """Optimizer steps of the iteration; more than one with local steps."""
+    steps: int = 1  # optimizer steps of the iteration; more than one with local steps
 
     @property
     def transfer_s(self) -> float:
@@ -51,10 +47,10 @@ class PushRow(Struct, gc=False):
         return max(0.0, self.pushed_at_s - self.released_at_s - self.busy_s - self.server_s)
 
 
+# field of `PushRow` -> (rows,), a NumPy vector where `VECTORS` has the name, else a tuple
 Columns = Mapping[str, Any]
-"""Field of `PushRow` -> (rows,), a NumPy vector where `VECTORS` has the name, else a tuple."""
+# numeric field that is never None -> type
 VECTORS = {name: hint for name, hint in get_type_hints(PushRow).items() if hint in (int, float)}
-"""Numeric field that is never None -> type."""
 
 
 def columns_of(rows: Sequence[PushRow]) -> dict[str, Any]:

@@ -72,8 +72,8 @@ class RunRecord:
     """
 
     path: Path
+    # whether paradigms and models of the user's own may be imported from the recorded modules
     trust: bool = False
-    """Whether paradigms and models of the user's own may be imported from the recorded modules."""
 
     @cached_property
     def config(self) -> Experiment:
@@ -123,8 +123,7 @@ class RunRecord:
             with legible(self.path, "evaluations"), suppress(OtherSchemaError):
                 return evaluations_in(self.path / EVALUATIONS)
         with legible(self.path):
-            frame: pd.DataFrame = evaluations_table(self._measured[1]).to_pandas()
-            return frame
+            return pd.DataFrame(evaluations_table(self._measured[1]).to_pandas())
 
     def state_dict(self, which: str = "final") -> StateDict:
         """Return the weights and buffers of the trained model as they were evaluated.
@@ -179,13 +178,18 @@ class RunRecord:
         """Whether `summary.json` can be read; otherwise, everything comes from the journal."""
         return self._stored_summary is not None
 
-    @cached_property
+    @property
     def ended(self) -> bool:
         """Whether the journal has its closing line; not after a kill, or if the file was cut."""
+        return bool(self.closing_line)
+
+    @cached_property
+    def closing_line(self) -> bytes:
+        """The closing line of the journal; empty: it has none."""
         with legible(self.path), open_plain(self.path / JOURNAL) as file:
             file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
             *_, last, rest = [b"", *file.read().split(b"\n")]
-            return last.startswith(b'{"type":"Ended"') and not rest
+            return last if last.startswith(b'{"type":"Ended"') and not rest else b""
 
     @property
     def header(self) -> Header:
@@ -223,8 +227,7 @@ class RunRecord:
         # in groups: an Arrow table takes a tenth of the memory of its rows
         while group := list(islice(rows, ROWS_PER_GROUP)):
             tables.append(table_of(columns_of(group)))
-        frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
-        return frame
+        return pd.DataFrame(pa.concat_tables(tables).to_pandas())
 
     def _rows(self) -> Iterator[PushRow]:
         with JournalFile(self.path / JOURNAL) as file:

@@ -11,19 +11,18 @@ from typing import Any
 
 import psutil
 
-from raysync.config.bounded_file import open_plain
 from raysync.config.secret_masking import MASK
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, decode
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST, name_of, numbers_in, read_checkpoint
 from raysync.record.journal_file import checkpoint_times
-from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
+from raysync.record.reader import RunRecord, legible, load
 from raysync.record.storage import Location, display_name, download, folder_of, join, location_of
 from raysync.record.writer import JOURNAL
 
+# so long after a write or an upload, a record on another machine may still have its writer
 RECENT_S = 90.0
-"""So long after a write or an upload, a record on another machine may still have its writer."""
 OVER = ("finished", "diverged")  # the statuses of runs with nothing left to do
 
 
@@ -173,8 +172,7 @@ def _status(record: RunRecord) -> str | None:
         return str(record.summary["status"])
     if not record.ended:
         return None
-    with legible(record.path), open_plain(record.path / JOURNAL) as file:
-        file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
-        last = decode(file.read().splitlines()[-1].decode("utf-8", errors="replace"))
+    with legible(record.path):
+        last = decode(record.closing_line.decode("utf-8", errors="replace"))
         assert isinstance(last, Ended), f"a closing line that says {last}"
         return last.status

@@ -11,6 +11,7 @@ from raysync.record.event_text import seconds
 
 Kind = Literal["done", "reached", "cut", "diverged", "broken"]
 
+UNFINISHED = "unfinished"  # the status of a run without a closing line
 SIGNAL = "signal"  # Ctrl-C, or the end of the process or job
 KILLED = "killed"  # the journal has no closing line
 ERROR = "error"
@@ -33,9 +34,9 @@ class RunEnd:
     """
 
     kind: Kind
+    # what ended it: a setting (`stop.patience`, `sweep.scheduler`), `signal`, `killed`, `error`, or
+    # "": its work was done, or it diverged
     by: str
-    """What ended it: a setting (`stop.patience`, `sweep.scheduler`), `signal`, `killed`, `error`,
-    or "": its work was done, or it diverged."""
     seconds: float  # of training, from the first release
     progress: float
 
@@ -70,7 +71,7 @@ class RunEnd:
 def end_of(ended: Ended | None, seconds: float, progress: float) -> RunEnd:
     """Return the end of a run from its journal; `ended` None: it has no closing line."""
     if ended is None:
-        return RunEnd("broken", KILLED, seconds, progress)
+        return _end(UNFINISHED, "", False, seconds, progress)
     return _end(ended.status, ended.by, ended.reached, seconds, progress)
 
 
@@ -81,13 +82,12 @@ def end_in(summary: Mapping[str, Any], workload_samples: int) -> RunEnd:
     kind: Kind | None = summary.get("end")
     if kind is not None:
         return RunEnd(kind, summary.get("ended_by", ""), seconds, progress)
-    status = summary["status"]
-    if status == "unfinished":
-        return RunEnd("broken", KILLED, seconds, progress)
-    return _end(status, "", False, seconds, progress)
+    return _end(summary["status"], "", False, seconds, progress)
 
 
 def _end(status: str, by: str, reached: bool, seconds: float, progress: float) -> RunEnd:
+    if status == UNFINISHED:
+        return RunEnd("broken", KILLED, seconds, progress)
     if status == "diverged":
         return RunEnd("diverged", "", seconds, progress)
     if status == "failed":

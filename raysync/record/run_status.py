@@ -14,9 +14,9 @@ from raysync.record.event_text import EventText, seconds, texts_of
 from raysync.record.measures import Measures
 from raysync.record.worker_totals import WorkerMeasures
 
+# the numbers of latest events that are stored: rare ones, which frequent ones must not displace,
+# and frequent ones, one for each kind and worker
 RARE, FREQUENT = 8, 6
-"""The numbers of latest events that are stored: rare ones, which frequent ones must not displace,
-and frequent ones, one for each kind and worker."""
 
 
 @dataclass(slots=True)
@@ -26,8 +26,7 @@ class WorkerState:
     worker: str
     doing: str  # waiting, computing, gone, or done
     since: float  # seconds since the run began
-    why: str = ""
-    """The reason of waiting, or of being gone."""
+    why: str = ""  # the reason of waiting, or of being gone
     suspended: bool = False
     straggler: bool = False
 
@@ -42,14 +41,11 @@ class WorkerState:
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
     worker: str
-    clock: int | None
-    """The iteration that it computes or waits for; None: it is no member any more."""
-    lead: int | None
-    """In clocks; None: it is gone or suspended, or the run has ended."""
+    clock: int | None  # the iteration that it computes or waits for; None: it is no member any more
+    lead: int | None  # in clocks; None: it is gone or suspended, or the run has ended
     pushes: int
     wait_fraction: float
-    staleness_mean: float | None
-    """The mean over applied pushes, in versions; None before the first."""
+    staleness_mean: float | None  # the mean over applied pushes, in versions; None before the first
     staleness_max: int
     state: str
 
@@ -59,8 +55,7 @@ class RunStatus:
 
     def __init__(self, measures: Measures) -> None:
         self.measures = measures
-        self.phase = ""
-        """The current phase, of a paradigm that has several."""
+        self.phase = ""  # the current phase, of a paradigm that has several
         self.batch_loss: float | None = None  # of the latest push, in nats
         self._states: dict[str, WorkerState] = {}  # slot -> the state of its latest worker
         self._event_count = 0
@@ -141,34 +136,24 @@ class RunStatus:
         measures, clocks = self.measures, self.measures.clocks
         leads = measures.leads if measures.ended is None else {}
         waits = measures.wait_fractions()
-        return [
-            self._row(
-                state,
-                clocks.get(state.worker),
-                leads.get(state.worker),
-                waits.get(state.worker, 0.0),
+        finished = measures.ended is not None and measures.ended.status == "finished"
+        rows = []
+        for state in self._states.values():
+            worker, clock = state.worker, clocks.get(state.worker)
+            totals = measures.workers.get(worker) or WorkerMeasures(0.0)  # it was never released
+            rows.append(
+                WorkerRow(
+                    worker=worker,
+                    clock=clock,
+                    lead=leads.get(worker),
+                    pushes=totals.pushes,
+                    wait_fraction=waits.get(worker, 0.0),
+                    staleness_mean=totals.staleness_mean,
+                    staleness_max=totals.staleness_max,
+                    state="done" if finished and clock is not None else state.text(measures.now),
+                )
             )
-            for state in self._states.values()
-        ]
-
-    def _row(
-        self, state: WorkerState, clock: int | None, lead: int | None, wait_fraction: float
-    ) -> WorkerRow:
-        worker = state.worker
-        finished = self.measures.ended is not None and self.measures.ended.status == "finished"
-        text = "done" if finished and clock is not None else state.text(self.measures.now)
-        totals = self.measures.workers.get(worker) or WorkerMeasures(0.0)  # it was never released
-        mean = totals.staleness_sum / totals.applied if totals.applied else None
-        return WorkerRow(
-            worker=worker,
-            clock=clock,
-            lead=lead,
-            pushes=totals.pushes,
-            wait_fraction=wait_fraction,
-            staleness_mean=mean,
-            staleness_max=totals.staleness_max,
-            state=text,
-        )
+        return rows
 
     def count_by_activity(self) -> Counter[str]:
         return Counter(state.doing for state in self._states.values())

@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from raysync.config.bounded_file import open_plain, read_text
 from raysync.core.metrics import ACCURACY, LOSS
 from raysync.core.structs import LONGEST_S, is_native
+from raysync.record.follower import SwitchMeasures
 from raysync.record.made_here import MAKER
 from raysync.record.run_end import Kind
 from raysync.record.writer import EVALUATION_COLUMNS, schema_of
@@ -32,13 +33,6 @@ MAY_BE_NAN = {"loss"}  # columns of pushes, when the model diverged
 
 class OtherSchemaError(ValueError):
     """A table that is whole, but has not the columns of this raysync."""
-
-
-class _Switch(msgspec.Struct):
-    at_s: float
-    to: str
-    why: str
-    first_push_s: float | None = None
 
 
 class _WorkerSummary(msgspec.Struct):
@@ -85,7 +79,7 @@ class Summary(msgspec.Struct, kw_only=True):
     target: dict[str, Any] | None = None
     batch_metrics: list[str] = []
     paradigm_parameters: dict[str, Any] = {}
-    switches: list[_Switch] = []
+    switches: list[SwitchMeasures] = []
     per_worker: list[_WorkerSummary] = []
     bottleneck: _Bottleneck | None = None
     lost_workers: int = 0
@@ -154,8 +148,7 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
     for name, hint in get_type_hints(row).items():
         is_optional = NoneType in get_args(hint)
         _check_column(table, name, schema.field(name).type, is_optional=is_optional)
-    frame: pd.DataFrame = table.to_pandas()
-    return frame
+    return pd.DataFrame(table.to_pandas())
 
 
 def evaluations_in(path: Path) -> pd.DataFrame:
@@ -166,8 +159,7 @@ def evaluations_in(path: Path) -> pd.DataFrame:
     metrics = [name for name in table.column_names if name not in EVALUATION_COLUMNS]
     for name in dict.fromkeys((LOSS, *metrics)):
         _check_column(table, name, pa.float64(), may_be_nan=True)
-    frame: pd.DataFrame = table.to_pandas()
-    return frame
+    return pd.DataFrame(table.to_pandas())
 
 
 def _check_column(
@@ -186,13 +178,9 @@ def _check_column(
     if column.null_count and not is_optional:
         raise ValueError(f"column {name}: some rows have no value")
     if pa.types.is_floating(column.type) and not may_be_nan and name not in MAY_BE_NAN:
-        _check_finite(name, column)
-
-
-def _check_finite(name: str, column: pa.ChunkedArray) -> None:
-    most = pc.max(pc.abs(column)).as_py()
-    if pc.any(pc.is_nan(column)).as_py() or (most is not None and most > LONGEST_S):
-        raise ValueError(f"column {name}: some rows have NaN, or a number that is too large")
+        most = pc.max(pc.abs(column)).as_py() or 0.0  # None: the column has no numbers
+        if pc.any(pc.is_nan(column)).as_py() or most > LONGEST_S:
+            raise ValueError(f"column {name}: some rows have NaN, or a number that is too large")
 
 
 def table_in(path: Path) -> pa.Table:

@@ -10,8 +10,7 @@ from math import inf, nan
 from raysync.record.collector import Collected, Key
 from raysync.record.metrics_registry import REGISTRY
 
-ENDED = nan
-"""The value that ends a series."""
+ENDED = nan  # the value that ends a series
 
 
 class RunSeries:

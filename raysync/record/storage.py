@@ -9,7 +9,7 @@ from __future__ import annotations
 import atexit
 import os
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 from pathlib import Path, PurePosixPath
@@ -45,10 +45,15 @@ def join(location: Location, *names: str) -> Location:
     """Append path components to a location; the query of a URI stays behind its path."""
     if not is_uri(location):
         return Path(location).joinpath(*names)
+    return _with_path(location, lambda path: "/".join([path, *names]))
+
+
+def _with_path(uri: Location, change: Callable[[str], str]) -> str:
+    """Change the path of a URI; its query stays behind it."""
     # urllib would make one slash of the three in memory:///x
-    scheme, _, rest = str(location).partition("://")
+    scheme, _, rest = str(uri).partition("://")
     path, mark, query = rest.partition("?")
-    return f"{scheme}://{'/'.join([path.rstrip('/'), *names])}{mark}{query}"
+    return f"{scheme}://{change(path.rstrip('/'))}{mark}{query}"
 
 
 def experiment_folder(output: Location, experiment: str) -> Location:
@@ -69,9 +74,7 @@ def parent_of(location: Location) -> Location:
     """Return the parent folder; the query of a URI stays behind its path."""
     if not is_uri(location):
         return Path(location).expanduser().absolute().parent
-    scheme, _, rest = str(location).partition("://")
-    path, mark, query = rest.partition("?")
-    return f"{scheme}://{path.rstrip('/').rpartition('/')[0]}{mark}{query}"
+    return _with_path(location, lambda path: path.rpartition("/")[0])
 
 
 def display_name(path: Path) -> str:
@@ -144,9 +147,8 @@ def _check_uri(uri: str, setting: str) -> None:
 
 def new_copy(uri: str) -> Path:
     """Choose the folder of a URI's copy, without creating it."""
-    copy = Path(mkdtemp(prefix="raysync-")) / (
-        uri.partition("?")[0].rstrip("/").rpartition("/")[2] or "copy"
-    )
+    name = uri.partition("?")[0].rstrip("/").rpartition("/")[2] or "copy"
+    copy = Path(mkdtemp(prefix="raysync-"), name)
     _copies[copy] = uri
     return copy
 
@@ -181,15 +183,13 @@ def is_copy(path: Path) -> bool:
 
 def keep_copy(path: Path) -> None:
     """Turn a copy into a plain folder, which outlives the process."""
-    copy = _copy_around(path)
-    if copy is not None:
+    if (copy := _copy_around(path)) is not None:
         del _copies[copy]
 
 
 def drop_copy(path: Path) -> None:
     """Remove the copy around a path; the files behind the URI stay."""
-    copy = _copy_around(path)
-    if copy is not None:
+    if (copy := _copy_around(path)) is not None:
         del _copies[copy]
         shutil.rmtree(copy.parent, ignore_errors=True)
 
@@ -275,7 +275,7 @@ def _set_mtime(target: Path, info: fs.FileInfo) -> None:
 def _contains_any(system: fs.FileSystem, path: str, names: Collection[str]) -> bool:
     """Return whether a folder contains one of these names, at any depth."""
     inside = system.get_file_info(fs.FileSelector(path, recursive=True))
-    return any(each.base_name in names for each in inside)
+    return any(info.base_name in names for info in inside)
 
 
 def _check_tree(system: fs.FileSystem, path: str) -> None:

@@ -8,7 +8,7 @@ of `summary.json`, `target_*`.
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
@@ -52,8 +52,7 @@ VARIED = "config/"  # the prefix of a column of settings
 @dataclass(frozen=True)
 class SweepRecord:
     path: Path
-    trust: bool = False
-    """Whether paradigms may be imported, as in `RunRecord`."""
+    trust: bool = False  # whether paradigms may be imported, as in `RunRecord`
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -91,11 +90,8 @@ class SweepRecord:
 
     @property
     def varied(self) -> list[str]:
-        return [
-            column.removeprefix(VARIED)
-            for column in map(str, self.table.columns)
-            if column.startswith(VARIED)
-        ]
+        columns = filter(lambda title: title.startswith(VARIED), map(str, self.table.columns))
+        return [column.removeprefix(VARIED) for column in columns]
 
     @cached_property
     def records(self) -> dict[int, RunRecord]:
@@ -161,12 +157,11 @@ def newest_sweep(location: Location) -> Location:
 class Origin:
     """The contents of `origin.yaml`; secrets in URIs are masked."""
 
-    source: str
-    """The path of the experiment file."""
+    source: str  # the path of the experiment file
     text: str
     overrides: tuple[str, ...]
+    # the process that wrote it (`made_here`)
     maker: Annotated[dict[str, Any], Field(validation_alias=MAKER)] = field(default_factory=dict)
-    """The process that wrote it (`made_here`)."""
 
     def write(self, sweep: Path) -> None:
         """Write the file for this process, which begins or resumes the sweep."""
@@ -198,15 +193,12 @@ class Origin:
 class TrialNote:
     """The contents of `trial.yaml`: what the sweep knows of a trial beside its record."""
 
-    name: str
-    """The name of its folder."""
-    settings: dict[str, Any]
-    """Varied setting -> value."""
+    name: str  # the name of its folder
+    settings: dict[str, Any]  # varied setting -> value
+    # whether it ended by itself or Ray Tune stopped it; not when the sweep was interrupted
     ended: bool = True
-    """Whether it ended by itself or Ray Tune stopped it; not when the sweep was interrupted."""
     error: str = ""
-    by: str = ""
-    """The setting of the sweep that ended it, as in `RunEnd.by`; "": none did."""
+    by: str = ""  # the setting of the sweep that ended it, as in `RunEnd.by`; "": none did
 
 
 def trial_name(number: int) -> str:
@@ -216,7 +208,8 @@ def trial_name(number: int) -> str:
 def write_note(sweep: Path, note: TrialNote) -> None:
     folder = sweep / RECORDS / note.name
     folder.mkdir(parents=True, exist_ok=True)
-    data = {"settings": note.settings, "ended": note.ended, "error": note.error, "by": note.by}
+    data = asdict(note)
+    del data["name"]
     (folder / NOTE).write_text(write_yaml(data), encoding="utf-8")
     upload(folder / NOTE)
 
@@ -287,12 +280,11 @@ def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
             **settings,
         }
     record = load(newest)
-    measures, end = record.summary, ended_in_sweep(record.end, note)
+    measures, end = dict(record.summary), ended_in_sweep(record.end, note)
+    target, status = measures.pop("target", None) or {}, measures.pop("status")
+    error = measures.pop("error") or note.error
     summary = {key: value for key, value in measures.items() if not isinstance(value, list | dict)}
-    target = measures.get("target") or {}
     summary |= {f"target_{key}": value for key, value in target.items()}
-    summary.pop("target", None)
-    status, error = summary.pop("status"), summary.pop("error") or note.error
     return {
         "record": str(newest.relative_to(sweep)),
         "status": status,

@@ -6,12 +6,13 @@ tracker, which gets the user's key. So a record that was not made here must be t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from raysync.config.base import listed
 from raysync.config.bounded_file import read_text
 from raysync.config.files import MOST_BYTES
 from raysync.config.yaml_reading import read_yaml
@@ -38,7 +39,7 @@ def trusted(record: RunRecord, *, trust: bool) -> RunRecord:
     """
     maker = environment_of(record).get(MAKER, {})
     if not trust and not is_made_here(record.path, maker):
-        _refuse(record.path, _asked_for(_yaml(record.path / CONFIG)))
+        _refuse(record.path, [_yaml(record.path / CONFIG)])
     return replace(record, trust=True)
 
 
@@ -55,22 +56,16 @@ def check_trusted(sweep: Path, *, trust: bool) -> None:
         for override in origin.overrides:
             path, _, text = override.partition("=")
             contents.append({path: read_yaml(text, override)})
-    _refuse(sweep, (name for content in contents for name in _asked_for(content)))
+    _refuse(sweep, contents)
 
 
-def _asked_for(content: Any) -> Iterator[str]:
-    yield from references_in(content)
-    yield from elsewhere_in(content)
-
-
-def _refuse(folder: Path, names: Iterator[str]) -> None:
-    found = sorted(set(names))
+def _refuse(folder: Path, contents: Sequence[Any]) -> None:
+    found = sorted({*references_in(contents), *elsewhere_in(contents)})
     if found:
-        more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
         raise ConfigError(
             f"{display_name(folder)}: it was not created from the current directory, and resuming"
             " it uses what it names, code or other hosts and folders:"
-            f" {', '.join(found[:MOST_NAMES])}{more}.\n"
+            f" {listed(found, MOST_NAMES)}.\n"
             "If you trust it: --trust."
         )
 

@@ -43,8 +43,8 @@ class Uploader:
         self._what = what
         self._is_essential = is_essential
         self._is_needed = is_copy(folder)
+        # file -> modification time and size when it was uploaded
         self._uploaded: dict[Path, tuple[int, int]] = {}
-        """File -> modification time and size when it was uploaded."""
         self._due = datetime.min  # at once, so that the run can be found behind its URI
 
     def skip_present_files(self) -> None:

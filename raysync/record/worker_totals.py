@@ -26,6 +26,10 @@ class WorkerMeasures:
     staleness_sum: int = 0  # of the applied pushes, in versions
     staleness_max: int = 0
 
+    @property
+    def staleness_mean(self) -> float | None:
+        return self.staleness_sum / self.applied if self.applied else None
+
 
 class WorkerTotals:
     """The totals of all workers of a run, as columns."""
@@ -34,10 +38,10 @@ class WorkerTotals:
         self._indices: dict[str, int] = {}  # worker -> index in the columns
         self._released_at: list[float] = []
         self._left_at: dict[str, float] = {}
+        # total -> (workers,); shorter while the latest workers have none
         self._columns: dict[str, Any] = {
-            each.name: np.zeros(0, type(each.default)) for each in fields(WorkerMeasures)[2:]
+            total.name: np.zeros(0, type(total.default)) for total in fields(WorkerMeasures)[2:]
         }
-        """Total -> (workers,); shorter while the latest workers have none."""
         self._built: dict[str, WorkerMeasures] | None = None
 
     def begin(self, worker: str, at: float) -> None:
@@ -72,13 +76,13 @@ class WorkerTotals:
         self._grow()
         self._built = None
         workers = np.array([self._indices[worker] for worker in rows["worker"]], np.int64)
-        stale = np.array([0 if each is None else each for each in rows["staleness"]], np.int64)
+        stale = np.array([0 if age is None else age for age in rows["staleness"]], np.int64)
         transfer_s = rows["pushed_at_s"] - rows["released_at_s"] - rows["busy_s"] - rows["server_s"]
         for name, values in (
             ("pushes", 1),
-            ("dropped", [each == "dropped" for each in rows["outcome"]]),
+            ("dropped", [outcome == "dropped" for outcome in rows["outcome"]]),
             ("samples", rows["samples"]),
-            ("applied", [each is not None for each in rows["staleness"]]),
+            ("applied", [age is not None for age in rows["staleness"]]),
             ("staleness_sum", stale),
             ("busy_s", rows["busy_s"]),
             ("transfer_s", np.maximum(0.0, transfer_s)),

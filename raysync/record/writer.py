@@ -54,8 +54,8 @@ DELAY = timedelta(seconds=0.1)  # the longest that lines are buffered
 JOURNAL, CONFIG, ENVIRONMENT = "journal.jsonl", "config.yaml", "environment.json"
 PUSHES, EVALUATIONS, SUMMARY = "pushes.parquet", "evaluations.parquet", "summary.json"
 MODEL_FILES = {"final": "model.safetensors", "best": "model-best.safetensors"}
+# removed on a resume, the summary first: it says that the run has ended
 END_FILES = (SUMMARY, *MODEL_FILES.values(), PUSHES, EVALUATIONS)
-"""Removed on a resume, the summary first: it says that the run has ended."""
 # The command that began the run is the one that repeats it.
 KEPT_ON_RESUME = ("command", "started", "requested", "comparison")
 STAMP = "%Y%m%d-%H%M%S"
@@ -66,8 +66,8 @@ _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
 TEXT_COLUMNS = [
     name for name, hint in get_type_hints(PushRow).items() if str in (hint, *get_args(hint))
 ]
+# column of `evaluations.parquet` that is no metric -> its type
 EVALUATION_COLUMNS = dict.fromkeys(RESERVED, pa.float64()) | {"version": pa.int64()}
-"""Column of `evaluations.parquet` that is no metric -> its type."""
 
 
 class RecordWriter:
@@ -106,12 +106,10 @@ class RecordWriter:
         """
         self.folder = folder
         self.measures = measures
-        self.failure = ""
-        """Why the record cannot be completed; empty: it can."""
-        self.resumed: Resumed | None = None
-        """When the run was resumed last."""
+        self.failure = ""  # why the record cannot be completed; empty: it can
+        self.resumed: Resumed | None = None  # when the run was resumed last
+        # `predict.diagnosis.Diagnosis.plain()`, if there is one
         self.bottleneck: Mapping[str, Any] | None = None
-        """`predict.diagnosis.Diagnosis.plain()`, if there is one."""
         self._about = about
         self._began = began
         self._rows: list[PushRow] = []  # not in the file yet
@@ -356,9 +354,9 @@ def evaluations_table(measures: Measures) -> pa.Table:
     """Return `EVALUATION_COLUMNS` and a column for each metric, NaN where it is missing."""
     evaluations, columns = measures.evaluations, dict[str, pa.Array]()
     for name, kind in EVALUATION_COLUMNS.items():
-        columns[name] = pa.array([getattr(each, name) for each in evaluations], kind)
+        columns[name] = pa.array([getattr(evaluation, name) for evaluation in evaluations], kind)
     for name in measures.metrics:
-        values = [float(each.metrics.get(name, nan)) for each in evaluations]
+        values = [float(evaluation.metrics.get(name, nan)) for evaluation in evaluations]
         columns[name] = pa.array(values, pa.float64())
     return pa.table(columns)
 

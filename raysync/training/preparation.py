@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raysync.config import Data, Experiment, Local, ParadigmChoice, Update, WorkerGroup
+from raysync.config.base import listed
 from raysync.config.durations import is_shared
 from raysync.core.capability import Capability
 from raysync.core.metrics import OF_THE_TEST_SET, PrimaryMetric
@@ -49,9 +50,9 @@ from raysync.users_code import users_code
 
 FLOAT_BYTES = 4
 MOST_NAMES = 6  # the most names that a remark lists
+# about one core of a CPU: the assumed speed of a virtual worker without step_s, flops_per_s or
+# trace
 CORE_FLOPS_PER_S = 1e11
-"""About one core of a CPU: the assumed speed of a virtual worker without step_s, flops_per_s or
-trace."""
 
 
 @dataclass(frozen=True)
@@ -65,8 +66,8 @@ class TrainingPlan:
     groups: dict[str, WorkerGroup]  # by worker slot, with `flops_per_s` converted to `step_s`
     shards: dict[str, Array]  # worker slot -> indices of its samples; empty without training
     workload_samples: int
+    # the names of the task's metrics; None: not known before the first evaluation
     metrics: tuple[str, ...] | None
-    """The names of the task's metrics; None: not known before the first evaluation."""
     remarks: tuple[str, ...] = ()  # sentences for the user before a run
     batch_metrics: tuple[str, ...] = ()  # names of metrics that depend on `evaluation.batch_size`
     smallest_batch: int = 1  # fewest samples that a device can compute at once
@@ -144,7 +145,7 @@ class TrainingPlan:
     def chance_accuracy(self) -> float | None:
         """The accuracy of the best constant guess; None without training or labels in memory."""
         experiment, task = self.experiment, self.task
-        if experiment.timing == "only" or not isinstance(task, Classification):
+        if not (experiment.trains and isinstance(task, Classification)):
             return None
         if not isinstance(task.data, DataSet):
             return None
@@ -215,8 +216,6 @@ def prepare(
     flat = FlatModel(module, found=found)
     flat.check_buffers()
     batch_dependent = _batch_dependent_metrics(experiment, initial, module)
-    if batch_dependent:
-        remarks += (_batch_metrics_remark(batch_dependent, experiment.evaluation.batch_size),)
     plan = TrainingPlan(
         experiment=experiment,
         model=initial,
@@ -228,6 +227,7 @@ def prepare(
         metrics=metrics,
         remarks=(
             *remarks,
+            *_batch_metrics_remarks(batch_dependent, experiment.evaluation.batch_size),
             *_shared_trace_remarks(experiment),
             *_worker_state_remarks(experiment, flat.size),
             *_outer_optimizer_remarks(experiment),
@@ -364,10 +364,9 @@ def _tried(
 ) -> tuple[tuple[str, ...] | None, ModuleState]:
     """Try a task, unless it is raysync's own with a model of its own; name its metrics."""
     task, found = model.task, ModuleState()
+    names: tuple[str, ...] | None = None
     if isinstance(task, Supervised) and isinstance(task.data, DataSet):
-        names: tuple[str, ...] | None = task.metric_names
-    else:
-        names = None
+        names = task.metric_names
     if names is None or (experiment.trains and not _is_ours(task)):
         fresh = model.build(experiment.seed)
         if fresh is module:  # the task returns one object each time, which the run is to find so
@@ -390,8 +389,8 @@ def _module_remarks(experiment: Experiment, found: ModuleState) -> Iterator[str]
     """Say what a module changes in a step beside what is trained, and what becomes of it."""
     if found.moved:
         yield (
-            f"Training steps move parameters without a gradient: {_listed(found.moved)}. They"
-            " travel as buffers do: the server has the mean of the workers'."
+            f"Training steps move parameters without a gradient: {listed(found.moved, MOST_NAMES)}."
+            " They travel as buffers do: the server has the mean of the workers'."
         )
     if found.sums:
         yield (
@@ -412,8 +411,8 @@ def _module_remarks(experiment: Experiment, found: ModuleState) -> Iterator[str]
             if experiment.engine == "ray":
                 saved = " No checkpoint has it: a resumed worker begins with it anew."
         yield (
-            f"Training steps change {_listed(own)}: each worker has its own, and evaluations have"
-            f" the initial ones.{saved}"
+            f"Training steps change {listed(own, MOST_NAMES)}: each worker has its own, and"
+            f" evaluations have the initial ones.{saved}"
         )
 
 
@@ -422,13 +421,8 @@ def _muon_remarks(experiment: Experiment, flat: FlatModel) -> Iterator[str]:
     updates = [experiment.update, *([experiment.local.update] if experiment.local else [])]
     if any(update.is_muon for update in updates):
         names = [each.name for each in flat.parameters if each.matrix is not None]
-        rest = len(flat.parameters) - len(names)
-        yield f"muon: {_listed(names) or 'no matrix'}; AdamW for {rest} other parameters."
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+        rest, named = len(flat.parameters) - len(names), listed(names, MOST_NAMES) or "no matrix"
+        yield f"muon: {named}; AdamW for {rest} other parameters."
 
 
 def _batch_dependent_metrics(
@@ -442,12 +436,12 @@ def _batch_dependent_metrics(
         return batch_metrics(model, module, min(experiment.evaluation.batch_size, TRIED))
 
 
-def _batch_metrics_remark(names: tuple[str, ...], size: int) -> str:
-    verb = "depend" if len(names) > 1 else "depends"
-    return (
-        f"{', '.join(names)} {verb} on which samples are in one batch, so on"
-        f" evaluation.batch_size: {size}. Compare it between runs of the same size only."
-    )
+def _batch_metrics_remarks(names: tuple[str, ...], size: int) -> Iterator[str]:
+    if names:
+        yield (
+            f"{', '.join(names)} depend{'s' * (len(names) == 1)} on which samples are in one batch,"
+            f" so on evaluation.batch_size: {size}. Compare it between runs of the same size only."
+        )
 
 
 def _groups_with_step_times(experiment: Experiment, model: InitialModel) -> dict[str, WorkerGroup]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from statistics import median
 from typing import Literal
 
+from raysync.config.base import listed
 from raysync.config.bounded_file import is_table, path_of
 from raysync.config.durations import Steps
 from raysync.config.step_tables import read_tables
-from raysync.config.table_columns import listed
 from raysync.core.ids import WorkerId
 from raysync.errors import ConfigError
 from raysync.predict.step_times.ray_timeline import RayTimeline

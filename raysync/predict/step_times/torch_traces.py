@@ -15,8 +15,8 @@ from statistics import fmean
 
 import numpy as np
 
+from raysync.config.base import listed
 from raysync.config.durations import Steps, by_number
-from raysync.config.table_columns import listed
 from raysync.errors import ConfigError
 from raysync.predict.step_times.collectives import Communication, Group
 from raysync.predict.step_times.launched_kernels import LaunchedKernels

@@ -17,7 +17,7 @@ from raysync.config import Update
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call_checked, load_reference, may_import
 from raysync.training.adapters.huggingface_padding import Collate, collator, padder
-from raysync.training.adapters.packages import alike_in_all_processes, require
+from raysync.training.adapters.packages import alike_in_all_processes, mapping_of, require
 from raysync.training.task import Average, Task
 from raysync.users_code import users_code
 
@@ -83,11 +83,11 @@ class HuggingFaceTask(Task):
         self._source, self._head, self._data = source, head, data
         if head not in HEADS:
             raise unknown_name("head", head, HEADS, where=self._where)
-        self._settings = _mapping(config, f"{self._where}: config")
+        self._settings = mapping_of(config, f"{self._where}: config")
         for name in CODE.intersection(self._settings):
             raise ConfigError(f"{self._where}: config: {name}: code of a model is not run.")
-        self._data_parameters = _mapping(data_parameters, f"{self._where}: data_parameters")
-        self._lora = None if lora is None else _mapping(lora, f"{self._where}: lora")
+        self._data_parameters = mapping_of(data_parameters, f"{self._where}: data_parameters")
+        self._lora = None if lora is None else mapping_of(lora, f"{self._where}: lora")
         self._folder = Path(source).expanduser().absolute() if "/" in source else None
         require("transformers", "huggingface", self._where)
         if lora is not None:
@@ -156,14 +156,11 @@ class HuggingFaceTask(Task):
         return auto.from_pretrained(self._folder, **LOCAL, **self._settings)
 
     def _from_settings(self, auto: Any) -> Any:
-        types = require(
-            "transformers.models.auto.configuration_auto", "huggingface", self._where
-        ).CONFIG_MAPPING
+        module = "transformers.models.auto.configuration_auto"
+        types = require(module, "huggingface", self._where).CONFIG_MAPPING
         if self._source not in types:
-            allowed = [
-                "a type of model of transformers, such as bert, distilbert, gpt2",
-                "./FOLDER",
-            ]
+            example = "a type of model of transformers, such as bert, distilbert, gpt2"
+            allowed = [example, "./FOLDER"]
             raise unknown_name("type of model", self._source, types, self._where, allowed)
         _refuse_unknown(self._settings, auto.for_model(self._source), self._where)
         with users_code(f"{self._where}: config"):
@@ -293,12 +290,6 @@ def _loss_of(output: Any) -> Tensor:
     if loss is None:
         raise TypeError("the model's output has no loss: samples need `labels`")
     return loss  # type: ignore[no-any-return]
-
-
-def _mapping(value: object, where: str) -> dict[str, Any]:
-    if value is not None and not isinstance(value, Mapping):
-        raise ConfigError(f"{where}: must be settings, {{name: value, ...}}; got {value!r:.80}.")
-    return dict(value or {})
 
 
 def _refuse_unknown(settings: Mapping[str, Any], config: Any, where: str) -> None:

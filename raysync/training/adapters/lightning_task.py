@@ -28,7 +28,7 @@ from raysync.training.adapters.lightning_data import (
 )
 from raysync.training.adapters.lightning_log import logged_values, metrics_untouched, nothing_logged
 from raysync.training.adapters.lightning_update import update_of
-from raysync.training.adapters.packages import alike_in_all_processes, require
+from raysync.training.adapters.packages import alike_in_all_processes, mapping_of, require
 from raysync.training.task import Task, is_torchmetric
 from raysync.users_code import users_code
 
@@ -74,8 +74,8 @@ class LightningTask(Task):
             ConfigError: one of these does not exist, or is something else.
         """
         self._reference = reference
-        self._arguments = _mapping(module or {}, f"{self._where}: module")
-        self._data = _mapping(by_name(data) or {}, f"{self._where}: data")
+        self._arguments = mapping_of(module or {}, f"{self._where}: module", "arguments")
+        self._data = mapping_of(by_name(data) or {}, f"{self._where}: data", "arguments")
         self._metric = _primary(metric, self._where)
         self._prepared = False
         self._module_class()
@@ -145,9 +145,8 @@ class LightningTask(Task):
         require("lightning.pytorch", "lightning", self._where)
         found: Any = load_reference(reference, self._where)
         bases = found.mro() if isinstance(found, type) else []
-        if not any(
-            base.__name__ == kind and base.__module__.startswith(PACKAGES) for base in bases
-        ):
+        names = [base.__name__ for base in bases if base.__module__.startswith(PACKAGES)]
+        if kind not in names:
             raise ConfigError(
                 f"{self._where}: {reference} is no class that derives from lightning's {kind}."
             )
@@ -163,10 +162,8 @@ class LightningTask(Task):
         """Name hooks that are not called, and the parts of loaders that are used."""
         source = self._reference if not self._data else str(self._data["name"])
         lines = [
-            (
-                f"raysync uses the data sets, samplers and collate functions of the loaders of"
-                f" {source}; the experiment sets batch size and order."
-            )
+            "raysync uses the data sets, samplers and collate functions of the loaders of"
+            f" {source}; the experiment sets batch size and order."
         ]
         for part, samples in self._parts.items():
             if (selection := samples.selection) is not None:
@@ -219,9 +216,10 @@ class LightningTask(Task):
 
     @cached_property
     def _parts(self) -> dict[str, TaggedSamples]:
+        arguments = {name: value for name, value in self._data.items() if name != "name"}
         with alike_in_all_processes():
             source = (
-                self._create(self._data_class(), _without_name(self._data), "data")
+                self._create(self._data_class(), arguments, "data")
                 if self._data
                 else self._create(self._module_class(), self._arguments, "module")
             )
@@ -298,16 +296,6 @@ def _first_directed(values: Mapping[str, Any]) -> tuple[str, bool] | None:
         if direction is not None:
             return name, direction
     return None
-
-
-def _mapping(value: object, where: str) -> dict[str, Any]:
-    if not isinstance(value, Mapping):
-        raise ConfigError(f"{where}: must be arguments, {{name: value, ...}}; got {value!r:.80}.")
-    return dict(value)
-
-
-def _without_name(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in data.items() if name != "name"}
 
 
 def _primary(metric: object, where: str) -> tuple[str, bool] | None:

@@ -17,8 +17,7 @@ from raysync.training.optim.optimizers import SETTINGS
 
 # arguments that choose another implementation of the same computation
 SAME_RESULT = ("foreach", "fused", "capturable", "differentiable")
-EPOCHS_TOLERANCE = 1e-6
-"""Relative: a workload in samples or iterations makes a fraction of epochs."""
+EPOCHS_TOLERANCE = 1e-6  # relative: a workload in samples or iterations makes a fraction of epochs
 
 
 def update_of(

@@ -1,11 +1,12 @@
-"""Imports optional packages, and calls a user's code that makes data."""
+"""Imports optional packages, and reads settings and calls code of the tasks that use them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
@@ -31,3 +32,10 @@ def alike_in_all_processes() -> Iterator[None]:
     with generators_restored():
         seed_generators(hashed_seed(0, "data of a task"))
         yield
+
+
+def mapping_of(value: object, where: str, what: str = "settings") -> dict[str, Any]:
+    """Return `{name: value, ...}` in a task's settings as a dict; refuse all but it and None."""
+    if value is not None and not isinstance(value, Mapping):
+        raise ConfigError(f"{where}: must be {what}, {{name: value, ...}}; got {value!r:.80}.")
+    return dict(value or {})

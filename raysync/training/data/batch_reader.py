@@ -106,11 +106,8 @@ class BatchReader:
             return [batch] if len(sizes) == 1 else split_batch(batch, sizes)
         if self._workers:
             return self._read_ahead(clock, tuple(sizes))
-        with generators_restored():
-            return [
-                self._collate([self._seeded_samples[key] for key in keys])
-                for keys in keys_of(self._batches, clock, sizes)
-            ]
+        keys = keys_of(self._batches, clock, sizes)
+        return list(_collated(self._seeded_samples, self._collate, keys))
 
     def shares(self, batches: Sequence[Any], sizes: Sequence[int]) -> list[float]:
         """Return the parts' shares of the samples that are there, of as many as were read."""
@@ -125,15 +122,8 @@ class BatchReader:
     def _read_ahead(self, clock: int, sizes: tuple[int, ...]) -> list[Any]:
         # any other step, after a restart or with a new batch size, restarts the processes
         if self._ahead is None or self._next_ahead != (clock, sizes):
-            self._ahead = iter(
-                DataLoader(
-                    self._seeded_samples,
-                    batch_sampler=_BatchKeys(self._batches, clock, sizes),
-                    num_workers=self._workers,
-                    collate_fn=self._collate,
-                    generator=torch.Generator(),  # by default it draws from the model's generator
-                )
-            )
+            keys = _BatchKeys(self._batches, clock, sizes)
+            self._ahead = _loaded(self._seeded_samples, self._collate, keys, self._workers)
         parts = [next(self._ahead) for _ in sizes]
         self._next_ahead = clock + 1, sizes
         return parts
@@ -198,20 +188,27 @@ def read_in_order(
     ]
     seeded = SeededSamples(samples)
     if workers:
-        loader = DataLoader(
-            seeded,
-            batch_sampler=keys,
-            num_workers=workers,
-            collate_fn=collate,
-            generator=torch.Generator(),
-        )
-        batches: Iterator[Any] = iter(loader)
+        batches = _loaded(seeded, collate, keys, workers)
     else:
         batches = _collated(seeded, collate, keys)
     counted = SampleCounter(_copies(seeded, collate), lambda number: range(min(number, limit)))
     for batch, part in zip(batches, keys, strict=True):
         if size := counted(batch, len(part)):  # the metrics of an empty batch are not finite
             yield batch, size
+
+
+def _loaded(
+    seeded: SeededSamples, collate: Callable[[list[Any]], Any], keys: Any, workers: int
+) -> Iterator[Any]:
+    """Read batches in other processes, ahead of their use; `keys`: a batch sampler."""
+    loader = DataLoader(
+        seeded,
+        batch_sampler=keys,
+        num_workers=workers,
+        collate_fn=collate,
+        generator=torch.Generator(),  # by default it draws from the model's generator
+    )
+    return iter(loader)
 
 
 def _collated(

@@ -29,17 +29,17 @@ class DataSet:
     """
 
     name: str
+    # (N, C, ...) uint8, or float32 that is used unchanged; with `tokens` (N, T) int64
     train_x: Array
-    """(N, C, ...) uint8, or float32 that is used unchanged; with `tokens` (N, T) int64."""
+    # (N,) int64, from 0 to classes - 1; with `tokens` (N, T); for a regression (N, K) float32
     train_y: Array
-    """(N,) int64, from 0 to classes - 1; with `tokens` (N, T); for a regression (N, K) float32."""
     test_x: Array
     test_y: Array
     classes: int  # with `tokens` the size of the vocabulary; for a regression K
     mean: Array  # (C,) float32, subtracted from uint8 samples
     std: Array  # (C,) float32, their divisor
+    # samples are rows of tokens for a language model, each labelled with the next token
     tokens: bool = False
-    """Samples are rows of tokens for a language model, each labelled with the next token."""
     validation_x: Array | None = None  # None: evaluations use the test set
     validation_y: Array | None = None
     sampler: Any = None  # of training samples, as `Task.sampler` returns it
@@ -386,11 +386,9 @@ def subset(whole: Labelled, data: Data) -> Labelled:
         test_x=whole.test_x[:test],
         test_y=whole.test_y[:test],
     )
-    return (
-        part
-        if data.validation_samples is None
-        else _split_off_validation(part, data.validation_samples)
-    )
+    if data.validation_samples is None:
+        return part
+    return _split_off_validation(part, data.validation_samples)
 
 
 def _split_off_validation(whole: DataSet, count: int) -> DataSet:

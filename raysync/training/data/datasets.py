@@ -194,9 +194,8 @@ def load(data: Data) -> Labelled:
         with users_code(where):
             whole = call_checked(function, where, data.parameters, {})
     elif data.name in DATASETS:
-        whole = call_checked(
-            DATASETS[data.name], where, data.parameters, {"data_dir": data.data_dir}
-        )
+        offered = {"data_dir": data.data_dir}
+        whole = call_checked(DATASETS[data.name], where, data.parameters, offered)
     else:
         raise unknown_name("data set", data.name, DATASETS)
     if not isinstance(whole, DataSet | LazyDataSet):

@@ -78,7 +78,8 @@ def _selection_of(sampler: Any, count: int, where: str) -> Selection | None:
         return _weighted(np.array(sampler.weights, float), count, where)
     is_plain = _draws_as(sampler, RandomSampler) or _draws_as(sampler, SequentialSampler)
     if is_plain and len(sampler.data_source) == count:
-        return Selection(np.arange(count), np.ones(count)) if _replaces(sampler) else None
+        replaces = getattr(sampler, "replacement", False)
+        return Selection(np.arange(count), np.ones(count)) if replaces else None
     if isinstance(sampler, DistributedSampler) and sampler.num_replicas > 1:
         raise ConfigError(
             f"{where}: is the share of rank {sampler.rank} of {sampler.num_replicas}; raysync deals"
@@ -91,10 +92,6 @@ def _selection_of(sampler: Any, count: int, where: str) -> Selection | None:
 def _draws_as(sampler: Any, kind: Any) -> bool:
     """Whether a sampler gives its indices as one of torch's does, and not in a way of its own."""
     return isinstance(sampler, kind) and type(sampler).__iter__ is kind.__iter__
-
-
-def _replaces(sampler: Any) -> bool:
-    return bool(getattr(sampler, "replacement", False))
 
 
 def _weighted(weights: Array, count: int, where: str) -> Selection:

@@ -16,8 +16,8 @@ ALPHABET = "abcdefghij"
 PROBABILITIES = (1 / 2, 1 / 4, 1 / 8, 1 / 8)
 LENGTH = 160_000
 
+# nats per character of the synthetic text: 1.213 (1.75 bits), so perplexity 3.364 is the best
 ENTROPY_RATE = -sum(p * log(p) for p in PROBABILITIES)
-"""Nats per character of the synthetic text: 1.213 (1.75 bits), so perplexity 3.364 is the best."""
 
 
 def followers() -> Array:

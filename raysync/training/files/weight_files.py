@@ -13,9 +13,10 @@ from zipfile import ZipFile, is_zipfile
 import torch
 from torch import Tensor
 
+from raysync.config.base import listed
 from raysync.config.bounded_file import open_plain, read_text
 from raysync.errors import ConfigError
-from raysync.training.formats.state_dict import StateDict, legible, listed, read
+from raysync.training.formats.state_dict import LISTED, StateDict, legible, read
 
 # a folder's weights, the first that is there: of a record, or in the order of transformers
 WHOLE = (
@@ -29,9 +30,7 @@ INDEX_BYTES = 100_000_000
 PART = re.compile(r"(.+-)(\d+)-of-(\d+)(\.\w+)")
 STARTS = 64  # bytes by which formats are told
 ZIP, PICKLE, LFS = b"PK\x03\x04", b"\x80", b"version https://git-lfs"
-LEGACY = (
-    b"\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19"  # torch's number near the start of its old form
-)
+LEGACY = bytes.fromhex("6cfc9c46f9206aa85019")  # torch's number near the start of its old form
 ALONE = "save it by torch.save(model.state_dict(), FILE)"
 
 
@@ -60,16 +59,17 @@ def read_any(path: Path, where: str) -> StateDict:
     if several := {(part[1], part[3], part[4]) for part in parts}:
         known = [part[0] for part in parts]
     if len(several) != 1:
-        what = f"has several weights ({listed(known)}); name one" if known else "has no weights"
+        what = "has no weights"
+        if known:
+            what = f"has several weights ({listed(known, LISTED)}); name one"
         raise ConfigError(
             f"{where}: {path}: the folder {what}.\n"
             f"Expected: {', '.join(WHOLE)}, or parts ...-1-of-N.safetensors to N-of-N."
         )
     numbers, count = {int(part[2]) for part in parts}, int(parts[0][3])
-    if missing := [
-        f"{number}-of-{count}" for number in range(1, count + 1) if number not in numbers
-    ]:
-        raise ConfigError(f"{where}: {path}: lacks the parts {listed(missing)}.")
+    absent = sorted({*range(1, count + 1)} - numbers)
+    if missing := [f"{number}-of-{count}" for number in absent]:
+        raise ConfigError(f"{where}: {path}: lacks the parts {listed(missing, LISTED)}.")
     return _joined(path, (part[0] for part in parts), f"{where}: {path}")
 
 
@@ -117,12 +117,9 @@ def _of_torch(file: Path, where: str, *, is_zip: bool) -> StateDict:
         content = content["state_dict"]
     if _is_state_dict(content):
         return dict(content)
-    within = []
-    if isinstance(content, Mapping):
-        within = [
-            repr(name) for name, value in content.items() if _is_state_dict(value) and len(value)
-        ]
-    hint = f"; one is under {listed(within)}: save that alone" if within else f"; {ALONE}"
+    items = content.items() if isinstance(content, Mapping) else ()
+    within = [repr(name) for name, value in items if _is_state_dict(value) and value]
+    hint = f"; one is under {listed(within, LISTED)}: save that alone" if within else f"; {ALONE}"
     raise ConfigError(f"{where}: holds no state_dict, a mapping of names to tensors{hint}.")
 
 
@@ -145,7 +142,7 @@ def _of_index(file: Path, where: str) -> StateDict:
         raise ConfigError(f"{where}: an index has `weight_map`: each weight, and its file beside.")
     tensors = _joined(file.parent, sorted(set(places.values())), where)
     if missing := [name for name in places if name not in tensors]:
-        raise ConfigError(f"{where}: its parts lack {listed(missing)}.")
+        raise ConfigError(f"{where}: its parts lack {listed(missing, LISTED)}.")
     return tensors
 
 
@@ -156,6 +153,6 @@ def _joined(folder: Path, parts: Iterable[str], where: str) -> StateDict:
             raise ConfigError(f"{where}: {name}: an index is no part.")
         part = _of_file(folder / name, f"{where}: {name}")
         if both := sorted(tensors.keys() & part.keys()):
-            raise ConfigError(f"{where}: {name}: another part has {listed(both)}, too.")
+            raise ConfigError(f"{where}: {name}: another part has {listed(both, LISTED)}, too.")
         tensors |= part
     return tensors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from raysync.config.base import listed
 from raysync.config.bounded_file import open_plain
 from raysync.errors import ConfigError
 
@@ -53,7 +54,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Mod
         if name in tensors and not is_lazy(tensor) and tensors[name].shape != tensor.shape
     ]
     reasons = [
-        f"{what} {listed(names)}"
+        f"{what} {listed(names, LISTED)}"
         for what, names in (
             ("it lacks", [name for name in expected if name not in tensors]),
             ("the model has no", [name for name in tensors if name not in expected]),
@@ -84,11 +85,6 @@ def _wrapper_hint(model: Mapping[str, Tensor], file: Mapping[str, Tensor]) -> st
 
 def _unwrapped(name: str) -> str:
     return ".".join(part for part in name.split(".") if part not in WRAPPERS)
-
-
-def listed(names: Sequence[str]) -> str:
-    more = len(names) - LISTED
-    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 @contextmanager

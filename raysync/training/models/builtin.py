@@ -21,9 +21,9 @@ from raysync.users_code import users_code
 
 Shape = tuple[int, ...]  # of one sample: (C, H, W) for images, (T,) for tokens
 
+# a registered name, `package.module:function`, `timm:NAME`, `torchvision:NAME`, a module, or a
+# function that returns one
 ModelSource = str | nn.Module | Callable[..., nn.Module]
-"""A registered name, `package.module:function`, `timm:NAME`, `torchvision:NAME`, a module, or a
-function that returns one."""
 
 
 def mlp(input_shape: Shape, classes: int, *, hidden: Sequence[int] = (64,)) -> nn.Module:
@@ -52,17 +52,18 @@ def convnet(input_shape: Shape, classes: int) -> nn.Module:
     )
 
 
+def _pooled(convolution: nn.Conv2d) -> tuple[nn.Module, ...]:
+    """Return a convolution with its ReLU and a pooling that halves height and width."""
+    return convolution, nn.ReLU(), nn.MaxPool2d(2)
+
+
 def lenet(input_shape: Shape, classes: int) -> nn.Module:
     """LeNet-5's form: 6 and 16 filters of 5x5, FC 120, 84, classes."""
     channels, height, width = input_shape
     features = 16 * (((height - 4) // 2 - 4) // 2) * (((width - 4) // 2 - 4) // 2)
     return nn.Sequential(
-        nn.Conv2d(channels, 6, kernel_size=5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(6, 16, kernel_size=5),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_pooled(nn.Conv2d(channels, 6, kernel_size=5)),
+        *_pooled(nn.Conv2d(6, 16, kernel_size=5)),
         nn.Flatten(),
         nn.Linear(features, 120),
         nn.ReLU(),
@@ -113,15 +114,9 @@ def alexnet_small(input_shape: Shape, classes: int) -> nn.Module:
     """
     channels, height, width = input_shape
     return nn.Sequential(
-        nn.Conv2d(channels, 32, kernel_size=5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, kernel_size=5, padding=2),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(64, 128, kernel_size=3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
+        *_pooled(nn.Conv2d(channels, 32, kernel_size=5, padding=2)),
+        *_pooled(nn.Conv2d(32, 64, kernel_size=5, padding=2)),
+        *_pooled(nn.Conv2d(64, 128, kernel_size=3, padding=1)),
         nn.Flatten(),
         nn.Linear(128 * (height // 8) * (width // 8), 1024),
         nn.ReLU(),
@@ -166,8 +161,8 @@ class ModelPlan:
     parameters: dict[str, Any]
     input_shape: Shape  # of one sample
     classes: int  # logits for each label
+    # samples are int64 tokens (N, T), each with a label; otherwise float32 with one label each
     tokens: bool = False
-    """Samples are int64 tokens (N, T), each with a label; otherwise float32 with one label each."""
 
     @property
     def name(self) -> str:

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
+# L, the Lipschitz constant of the mean cross-entropy over all weights, for samples of norm 1.
+# With p = softmax(W x) a sample's gradient (p - e_y) x^T has norm |p - e_y| |x|, and |p - e_y|^2 =
+# (1 - p_y)^2 + sum of the other p_k^2 <= 2 (1 - p_y)^2 <= 2. The norm of a mean is at most as
+# large.
 LIPSCHITZ_OF_UNIT_NORM = sqrt(2)
-"""L, the Lipschitz constant of the mean cross-entropy over all weights, for samples of norm 1.
-
-With p = softmax(W x) a sample's gradient (p - e_y) x^T has norm |p - e_y| |x|, and |p - e_y|^2 = (1
-- p_y)^2 + sum of the other p_k^2 <= 2 (1 - p_y)^2 <= 2. The norm of a mean is at most as large."""
 
 
 class UnitNorm(nn.Module):

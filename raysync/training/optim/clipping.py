@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+# elements whose norm is taken at once: torch's sum of more squares in float32 is far off
 NORM_BLOCK = 2**20
-"""Elements whose norm is taken at once: torch's sum of more squares in float32 is far off."""
 
 
 def norm_of(gradient: Tensor) -> Tensor:

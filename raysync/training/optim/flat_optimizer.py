@@ -14,9 +14,8 @@ from raysync.training.formats.state_file import State
 from raysync.training.optim.optimizers import SETTINGS, is_fused, is_torchs_own, optimizer_of
 from raysync.training.vectors.parameter_groups import FlatParameterGroup
 
+# elements of a step without a fused kernel: the temporary vectors of its passes fit into the cache
 PIECE = 2**16
-"""Elements of a step without a fused kernel: the temporary vectors of its passes fit into the
-cache."""
 
 
 class FlatOptimizer:

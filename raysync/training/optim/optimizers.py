@@ -31,9 +31,9 @@ COUPLED = {
 # names of optimizers that are not torch's -> the classes
 OURS: dict[str, type[Optimizer]] = OUTER | {MUON: MuonWithAdamW}
 
+# Arguments with settings in `update`. (A user's class with more than two betas takes these as a
+# parameter.)
 SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
-"""Arguments with settings in `update`. (A user's class with more than two betas takes these as a
-parameter.)"""
 
 CHANGING = ("lr", "weight_decay", "momentum")  # may change from one update to the next
 

@@ -16,11 +16,11 @@ class ApplyPlan(Struct, frozen=True, omit_defaults=True, gc=False):
     phase: str
     staleness: list[int]  # versions between each push's weights and this update
     version: int  # after this update; a server that missed the one before refuses it
+    # The paradigm's weights in the mean (`combine: sum`: factors); empty: samples. 0 excludes a
+    # push.
     weights: list[float] = []
-    """The paradigm's weights in the mean (`combine: sum`: factors); empty: samples. 0 excludes a
-    push."""
     members: int = 1  # workers that take part, for factors that depend on it
+    # the replica of each push if replicas have optimizers of their own; else empty
     replicas: list[int] = []
-    """The replica of each push if replicas have optimizers of their own; else empty."""
+    # `combine` was called before, and the message has the norms of all shards, not gradients
     combined: bool = False
-    """`combine` was called before, and the message has the norms of all shards, not gradients."""

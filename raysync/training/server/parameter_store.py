@@ -33,9 +33,9 @@ from raysync.training.vectors.parameter_groups import (
 from raysync.training.vectors.parts import spans
 from raysync.training.vectors.wire import gradient_of
 
+# A momentum that is 0 as a float32, but not for torch. At 0 torch would leave the buffer unchanged,
+# and use an old direction when the momentum rises again.
 NEXT_TO_0 = ulp(0.0)
-"""A momentum that is 0 as a float32, but not for torch. At 0 torch would leave the buffer
-unchanged, and use an old direction when the momentum rises again."""
 
 
 @with_config(ConfigDict(strict=True, arbitrary_types_allowed=True))

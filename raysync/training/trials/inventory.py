@@ -43,7 +43,8 @@ class Inventory:
         """Refuse a loss with trainable weights that do not belong to the model."""
         # a model that is cut into stages may have parts in `sequence` alone
         parts = [self._module, *getattr(self._module, "sequence", ())]
-        own = {id(each) for part in parts for each in _parameters_in(part)}
+        modules = [part for part in parts if isinstance(part, nn.Module)]
+        own = {id(each) for module in modules for each in module.parameters()}
         for leaf in _leaves(loss):
             if isinstance(leaf, nn.Parameter) and id(leaf) not in own:
                 where = _place_in(self._task, leaf) or f"a parameter of shape {tuple(leaf.shape)}"
@@ -112,16 +113,10 @@ class Inventory:
             before = self._local_buffers.get(name)
             if before is not None and not is_equal(buffer, before):
                 yield name
-        now = dict(_attributes(self._module))
-        yield from _changes(self._attributes, now)
+        yield from _changes(self._attributes, dict(_attributes(self._module)))
 
     def _changed_of_task(self) -> Iterator[str]:
         yield from _changes(self._of_task, dict(_attributes_of(self._task)))
-
-
-def _parameters_in(part: Any) -> Iterator[nn.Parameter]:
-    if isinstance(part, nn.Module):
-        yield from part.parameters()
 
 
 def _refusal(name: str, what: str, instead: str) -> ConfigError:

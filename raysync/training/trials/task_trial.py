@@ -210,10 +210,8 @@ def why_too_few(model: InitialModel, module: nn.Module, indices: Sequence[int]) 
 
 def tried_indices(experiment: Experiment, count: int, size: int) -> list[int]:
     """Return the indices of training samples to try, always the same ones."""
-    indices: list[int] = (
-        Batches(np.arange(count), experiment.seed, "tried").indices(0, size).tolist()
-    )
-    return indices
+    batches = Batches(np.arange(count), experiment.seed, "tried")
+    return [int(index) for index in batches.indices(0, size)]
 
 
 def first_batch(model: InitialModel, indices: Sequence[int]) -> Any:

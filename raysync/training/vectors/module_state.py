@@ -9,15 +9,13 @@ from dataclasses import dataclass
 class ModuleState:
     """The state beside trained parameters and buffers; a module without a trial has none."""
 
+    # the names of untrained parameters that a pass moves: they travel as buffers do
     moved: tuple[str, ...] = ()
-    """The names of untrained parameters that a pass moves: they travel as buffers do."""
+    # attributes, `passes` or `encoder.memory`, that a pass changes: they belong to the worker
     own: tuple[str, ...] = ()
-    """Attributes, `passes` or `encoder.memory`, that a pass changes: they belong to the worker."""
-    of_task: tuple[str, ...] = ()
-    """The same of the task."""
+    of_task: tuple[str, ...] = ()  # the same of the task
+    # whether the training set draws from a generator of its own, which no seed reaches
     draws_alone: bool = False
-    """Whether the training set draws from a generator of its own, which no seed reaches."""
-    sums: bool = False
-    """Whether the loss of a batch is the sum of its samples' losses."""
+    sums: bool = False  # whether the loss of a batch is the sum of its samples' losses
+    # whether its metrics need gradients, as a loss about the slope by the input does
     needs_gradients: bool = False
-    """Whether its metrics need gradients, as a loss about the slope by the input does."""

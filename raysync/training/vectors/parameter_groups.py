@@ -35,8 +35,8 @@ LISTED = 12  # most names that an error lists
 class NamedParameter:
     """A parameter of a network, in the order of the flat vector."""
 
+    # its name in the whole network, as in `named_parameters()`; empty if it has none there
     name: str
-    """Its name in the whole network, as in `named_parameters()`; empty if it has none there."""
     size: int  # in elements
     is_norm_or_bias: bool  # `no_decay: norm-and-bias` spares it
     matrix: tuple[int, int] | None  # (rows, columns) of a hidden layer
@@ -64,7 +64,8 @@ def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list
             name=name,
             size=parameter.numel(),
             is_norm_or_bias=is_norm_or_bias,
-            matrix=_shape_of_matrix(parameter) if id(parameter) in hidden else None,
+            # a convolution has a row for each output channel
+            matrix=(len(parameter), parameter[0].numel()) if id(parameter) in hidden else None,
         )
         for name, (_, parameter), is_norm_or_bias in zip(
             full_names, trainable, are_norm_or_bias, strict=True
@@ -91,11 +92,6 @@ def _kind_of(layer: nn.Module) -> type[nn.Module] | None:
     return next((kind for kind in MATRICES if kind is not None and isinstance(layer, kind)), None)
 
 
-def _shape_of_matrix(parameter: nn.Parameter) -> tuple[int, int]:
-    # a convolution has a row for each output channel
-    return len(parameter), parameter[0].numel()
-
-
 def _parameter_ids(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> set[int]:
     return {
         id(parameter)
@@ -112,8 +108,8 @@ class FlatParameterGroup:
     spans: tuple[slice, ...]  # in order; two of them do not touch
     weight_decay: float | None = None  # None: as in the update or its phase
     lr_factor: float = 1.0  # multiplies the update's learning rate
+    # rows and columns of each of its matrices; None: all is elementwise
     matrix: tuple[int, int] | None = None
-    """Rows and columns of each of its matrices; None: all is elementwise."""
 
     def pieces(self, longest: int) -> Iterator[slice]:
         """Yield the slices, cut into matrices, or else into pieces of at most that length."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+# A cache line of float32, the most elements a processor computes at once. Elements of a shorter
+# rest round differently by an ulp, so parts end with a block, and servers make the bits that one
+# server makes.
 BLOCK = 16
-"""A cache line of float32, the most elements a processor computes at once. Elements of a shorter
-rest round differently by an ulp, so parts end with a block, and servers make the bits that one
-server makes."""
 
 
 def bounds(size: int, count: int) -> list[int]:

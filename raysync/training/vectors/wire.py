@@ -42,11 +42,11 @@ class Wire:
             part.parameters if self._codec is None else self._codec.encoded_size(part.parameters)
             for part in self._parts
         ]
+        # the size of each part, in numbers of float32
         self.sizes = [
             encoded + part.buffers
             for encoded, part in zip(self._encoded_sizes, self._parts, strict=True)
         ]
-        """The size of each part, in numbers of float32."""
         self._vector: Tensor | None = None  # the reused result of `encode`
 
     def encode(
