@@ -103,7 +103,8 @@ def table_of(rows: Summaries, experiment: Experiment, metric: PrimaryMetric) -> 
     """Return the table that `print_table` prints."""
     is_timed = experiment.timing == "only"
     criteria = Criteria(None, None) if is_timed else Criteria(metric, experiment.aim(metric))
-    columns = measures_for(criteria)
+    finished = [run for summaries in rows.values() for run in summaries if run]
+    columns = measures_for(criteria.with_test_set(finished))
     values: dict[str, TableRow] = {
         label: {
             column.key: estimate([run.get(column.key) if run else None for run in summaries])

@@ -103,7 +103,8 @@ def whatif(
             metavar="PROFILE",
             help=(
                 "Profile of a cluster (of `raysync calibrate`, or a built-in one): its links, and"
-                " what calls, pushes and updates cost. --link replaces its links."
+                " what calls, pushes and updates cost. --link replaces its links; the latency of"
+                " its calls stays."
             ),
         ),
     ] = None,

@@ -104,8 +104,7 @@ class Session:
         if checkpoint is not None:
             check_restorable(checkpoint, paradigm)
         spec = spec_of(training, paradigm, labels)
-        needed = max(self._least_cpus, cpus(spec.experiment))
-        self._connection.open(spec.experiment.cluster, needed)
+        self._connection.open(spec.experiment.cluster, max(self._least_cpus, cpus(spec.experiment)))
         actor_group, begun = self._begin_with_restarts(training, spec, checkpoint)
         actor_group.is_reusable = False  # until this run has ended well
         ended, lost, has_begun = None, False, False

@@ -453,8 +453,7 @@ class EvaluationPlan(Strict):
         1,
         ge=1,
         description=(
-            "the final metric (`final_accuracy`, ...) is the mean of so many evaluations at the"
-            " end; more than 1 needs a task without a validation set"
+            "the final metric (`final_accuracy`, ...) is the mean of so many evaluations at the end"
         ),
     )
     margin: float | None = Field(

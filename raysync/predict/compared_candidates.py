@@ -138,7 +138,7 @@ def compare(
     diagnoses = {
         one.label: found
         for one in compared.followed
-        if (found := diagnose(subject.setting(one.candidate))) is not None
+        if (found := diagnose(subject.setting(one.candidate), whole=True)) is not None
     }
     return replace(compared, diagnoses=diagnoses, changes=_changes(subject, compared, processes))
 

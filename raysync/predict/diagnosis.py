@@ -2,8 +2,8 @@
 
 Each cause and each remedy is one simulation. Together these carry at most `PUSHES` pushes, and
 `SHARE` of the run's own. If the run is longer, only its first iterations are simulated,
-and their time is scaled. Faults that come and go have their times: with them the whole run is
-simulated. Where the bound does not allow that, there is no diagnosis.
+and their time is scaled. Faults that come and go and long traces have their times: with them the
+whole run is simulated. Where the bound does not allow that, there is no diagnosis.
 """
 
 from __future__ import annotations
@@ -69,25 +69,28 @@ class Diagnosis:
         }
 
 
-def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None:
+def diagnose(
+    setting: Setting, seconds: float | None = None, *, whole: bool = False
+) -> Diagnosis | None:
     """Repeat a run with one thing changed at a time.
 
     Args:
         setting: the run.
         seconds: what its work took, if that is known; None: as much as the simulation says.
+        whole: whether to simulate all of its work, however long that takes.
 
     Returns:
         None if nothing is described that could be a bottleneck, there is no time to find one,
         or the simulated run takes no time or does not finish.
     """
-    if pushes_each(setting, FEWEST) is None:
+    if not whole and pushes_each(setting, FEWEST) is None:
         return None
     possible = list(causes(setting))
     if not possible:
         return None
     tried = list(remedies(setting))
     simulations = 1 + len(possible) + len(tried) + sum(remedy.settles for remedy in tried)
-    pushes = pushes_each(setting, simulations)
+    pushes = setting.pushes if whole else pushes_each(setting, simulations)
     if pushes is None:
         return None
     part = setting.shortened(pushes)

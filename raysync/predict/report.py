@@ -232,11 +232,11 @@ def sentences(found: WhatIf | Advice) -> list[str]:
     rate = _estimate(first.samples_per_s.times(1 / samples))
     speed = f"{with_interval(rate, seconds_form)} {unit} per second"
     if workers == 1:
-        parts = [f"One worker waits for nobody: {first.label} makes {speed}."]
+        parts = [f"One worker waits for nobody: it makes {speed}."]
     else:
         parts = [f"{first.label} is the fastest: {speed}."]
         parts += [f"Without stale gradients it is {one.label}." for one in fresh]
-    parts += _larger_updates(comparison)
+        parts += _larger_updates(comparison)
     parts += filter(None, [lone_worker_text(first.label, first.applied), _alone_text(comparison)])
     if isinstance(found, WhatIf):
         parts += _slowest_rank(found)
@@ -405,7 +405,8 @@ def _exchange(answer: WhatIf) -> str:
     if exchange.calls:
         calls = (
             f" Calls cost what the profile says: {1000 * exchange.link.latency_s:.3g} ms each way,"
-            f" and {1000 * exchange.calls['push_s']:.3g} ms of the coordinator for each push."
+            f" and {1000 * exchange.calls['push_s']:.3g} ms of the coordinator for each push; an"
+            f" update takes {1000 * exchange.calls['update_s']:.3g} ms beside reading gradients."
         )
     return (
         f"Gradients of {exchange.vector_bytes:,} bytes travel over links of {rate} ({where} and"

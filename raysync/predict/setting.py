@@ -119,8 +119,14 @@ class Setting:
 
     @property
     def is_steady(self) -> bool:
-        """Whether each part of the work takes as long as any other: no fault comes and goes."""
-        return all(
+        """Whether each part of the work takes as long as any other: no fault comes and goes, and no
+        trace of step times is long.
+        """
+        traces = (
+            steps_of(group.trace, Slot(slot).number, group.count)[0]
+            for slot, group in self.groups.items()
+        )
+        return all(len(trace or ()) <= FEWEST_ROUNDS for trace in traces) and all(
             isinstance(fault, WindowedFault)
             and not fault.varies
             and (fault.start, fault.lasts_s, fault.clocks) == (0, None, None)

@@ -19,7 +19,7 @@ import pandas as pd
 from raysync import config
 from raysync.config import Experiment, Published, Target
 from raysync.config.base import value_text
-from raysync.core.metrics import PrimaryMetric
+from raysync.core.metrics import OF_THE_TEST_SET, PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.reader import RunRecord, legible, load
@@ -136,10 +136,24 @@ class Criteria:
     last: int = 1  # the evaluations whose mean is the final quality
     # final qualities that differ by less are equally good; None: nobody said
     margin: float | None = None
+    # whether evaluations use a validation set, and the test set judges the last model alone
+    tested: bool = False
 
     @property
     def final_key(self) -> str | None:
-        """The key of the final quality in `summary.json`."""
+        """The key of the quality that judges the last model in `summary.json`."""
+        if self.metric is None:
+            return None
+        return f"final_{OF_THE_TEST_SET if self.tested else ''}{self.metric.name}"
+
+    def with_test_set(self, summaries: Iterable[Mapping[str, Any]]) -> Criteria:
+        """Return the criteria of runs with these summaries: by the test set if one was kept."""
+        key = replace(self, tested=True).final_key
+        return replace(self, tested=any(key in summary for summary in summaries))
+
+    @property
+    def evaluated_key(self) -> str | None:
+        """The key of the last quality of the curves, on the validation set if there is one."""
         return None if self.metric is None else f"final_{self.metric.name}"
 
     @property
@@ -223,7 +237,7 @@ class Collection:
 
     def criteria(self, scenario: str) -> Criteria:
         run = next((run for run in self.runs if run.scenario == scenario), self.runs[0])
-        found = criteria_of(run.record)
+        found = criteria_of(run.record).with_test_set(run.record.summary for run in self.runs)
         return found if self.margin is None else replace(found, margin=self.margin)
 
 
@@ -271,7 +285,13 @@ def _collection(
         for run, share in zip(_separate_by_code(runs), shares, strict=True)
     ]
     newest = _newest(runs)
-    return Collection(tuple(paths), newest, tuple(failed), len(runs) - len(newest), sweep)
+    return Collection(
+        paths=tuple(paths),
+        runs=newest,
+        failed=tuple(failed),
+        superseded=len(runs) - len(newest),
+        sweep=sweep,
+    )
 
 
 def _collection_of_sweep(
@@ -485,4 +505,6 @@ def criteria_of(record: RunRecord) -> Criteria:
     if experiment.timing == "only":
         return Criteria(None, None)
     metric, plan = primary_of(record.summary), experiment.evaluation
-    return Criteria(metric, experiment.aim(metric), plan.last, plan.margin)
+    return Criteria(
+        metric=metric, target=experiment.aim(metric), last=plan.last, margin=plan.margin
+    )

@@ -281,9 +281,26 @@ def final_measure(criteria: Criteria) -> Column | None:
         rises=metric.rises,
         compared_by="difference",
     )
-    if criteria.last == 1:
+    if criteria.last > 1:
+        column = replace(column, about=f"mean of the last {criteria.last} evaluations")
+    key = criteria.final_key
+    if not criteria.tested or key is None:
         return column
-    return replace(column, about=f"mean of the last {criteria.last} evaluations")
+    return replace(
+        column,
+        key=key,
+        heading=column.heading.replace("final", "test"),
+        about="of the last model on the test set; all else is of the validation set",
+    )
+
+
+def validation_measure(criteria: Criteria) -> list[Column]:
+    """Return the measure of the last evaluation where another one judges the model."""
+    final = final_measure(replace(criteria, tested=False))
+    if final is None or not criteria.tested:
+        return []
+    heading = final.heading.replace("final", "validation")
+    return [replace(final, heading=heading, narrow=None, interval=False)]
 
 
 def at_equal_time(final: Column) -> Column:
@@ -323,7 +340,8 @@ def measures_for(criteria: Criteria) -> list[Column]:
     final, time = final_measure(criteria), time_measure(criteria)
     timed = [time] if time is WHOLE_WORK else [time, replace(WHOLE_WORK, narrow=None)]
     converged = [CONVERGED_ACCURACY] if criteria.metric == ACCURACY else []
-    models = [] if final is None else [final, at_equal_time(final)]
+    validation = validation_measure(criteria)
+    models = [] if final is None else [final, *validation, at_equal_time([final, *validation][-1])]
     return [*models, *timed, *converged, *OF_EVERY_RUN]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import isfinite
 from statistics import fmean
 
 from raysync.config import Experiment
@@ -40,8 +39,8 @@ def rate_choices(
     """Choose the rate of each paradigm that several rows of a scenario have.
 
     By the time to the target if there is one. Otherwise by the models: on the validation set, which
-    judges no model at the end; without one on the test set, so that many rates have an advantage
-    over few.
+    judges none at the end; without one on the test set, so that many rates have an advantage over
+    few. Only seeds count that each of its rates has.
     """
     if criteria.metric is None:
         return []
@@ -53,43 +52,35 @@ def rate_choices(
     found = []
     for labels in rows.values():
         if len(labels) > 1:
-            scores = {rate: _score(groups[label], criteria) for rate, label in labels.items()}
+            results = {
+                rate: {run.seed: run for run in groups[label] if run.end.kind != "broken"}
+                for rate, label in labels.items()
+            }
+            common = set.intersection(*(set(runs) for runs in results.values()))
+            scores = {
+                rate: _score([runs[seed] for seed in sorted(common or runs)], criteria)
+                for rate, runs in results.items()
+            }
             best = max(scores, key=lambda rate: scores[rate])
-            by = _basis(groups[labels[best]][0], criteria)
+            by = _basis(criteria)
             found.append(RateChoice(dict(sorted(labels.items())), best, by))
     return found
 
 
 def _score(runs: Sequence[CollectedRun], criteria: Criteria) -> tuple[float, float]:
     """Return the share of the runs with a value, and what is better the larger it is."""
-    results = [run for run in runs if run.end.kind != "broken"]
-    values = [_value(run, criteria) for run in results]
-    known = [value for value in values if value is not None and isfinite(value)]
+    key = criteria.evaluated_key if criteria.target is None else criteria.time_key
+    assert key is not None, "no model was trained"
     assert criteria.metric is not None, "no model was trained"
+    known = [value for run in runs if (value := run.value(key)) is not None]
     rises = criteria.target is None and criteria.metric.rises
-    return (len(known) / len(results), fmean(known) * (1 if rises else -1)) if known else (0.0, 0.0)
+    return (len(known) / len(runs), fmean(known) * (1 if rises else -1)) if known else (0.0, 0.0)
 
 
-def _value(run: CollectedRun, criteria: Criteria) -> float | None:
-    assert criteria.metric is not None, "no model was trained"
-    if criteria.target is not None:
-        return run.value(criteria.time_key)
-    value = run.value(f"final_{criteria.metric.name}")
-    if value is None or not _validates(run):
-        return value
-    evaluations = run.record.evaluations
-    validated = evaluations[(evaluations.progress > 0) & (evaluations.progress < 1)]
-    return None if validated.empty else float(validated[criteria.metric.name].iloc[-1])
-
-
-def _validates(run: CollectedRun) -> bool:
-    return run.record.config.data.validation_samples is not None
-
-
-def _basis(run: CollectedRun, criteria: Criteria) -> str:
+def _basis(criteria: Criteria) -> str:
     if criteria.target is not None:
         return "the time to the target"
-    return "the validation set" if _validates(run) else "the last model"
+    return "the validation set" if criteria.tested else "the last model"
 
 
 def _rate(experiment: Experiment) -> float:

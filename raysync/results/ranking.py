@@ -252,4 +252,10 @@ def _standings(
         ranked.append(Ranked(paradigm, value, dict(values), judged))
     sign = -1.0 if measure.rises else 1.0
     ranked.sort(key=lambda entry: (-entry.share, sign * entry.mean))
-    return Standings(measure, tuple(ranked), compared, share_cores, margin)
+    return Standings(
+        measure=measure,
+        ranked=tuple(ranked),
+        compared=compared,
+        share_cores=share_cores,
+        margin=margin,
+    )

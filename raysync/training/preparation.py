@@ -202,7 +202,6 @@ def prepare(
     file = experiment.init_from
     initial = InitialModel(task, None if file is None else read_any(file, "init_from"))
     count = _train_count(experiment.data, initial)
-    _check_last_evaluations(experiment, initial)
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
     experiment, remarks = _add_task_settings(task, module, experiment, count)
@@ -265,16 +264,6 @@ def _train_count(data: Data, model: InitialModel) -> int:
     if model.validation_set is not None:
         check_samples(f"{where}: validation_set", model.validation_set)
     return min(count, data.train_samples or count)
-
-
-def _check_last_evaluations(experiment: Experiment, model: InitialModel) -> None:
-    last = experiment.evaluation.last
-    if last > 1 and model.validation_set is not None:
-        raise ConfigError(
-            f"evaluation.last: {last}, but task {model.task.name} has a validation set, so only the"
-            " evaluation at the end is on the test set; allowed: 1, or no validation set"
-            " (data.validation_samples)."
-        )
 
 
 def _check_batches(experiment: Experiment, task: Task, limit: int) -> None:

@@ -48,7 +48,7 @@ def validated(settings):
 class StandIn:
     """A record without files: what collection, statistics, tables and answers look at."""
 
-    def __init__(self, settings, summary, path, evaluations=()):
+    def __init__(self, settings, summary, path):
         self.config = validated(json.dumps(settings))
         primary = PERPLEXITY if summary.get("tokens") else ACCURACY
         self.summary = {
@@ -64,7 +64,7 @@ class StandIn:
             "platform": "here",
             "started": "2026-01-02T03:04",
         }
-        self.evaluations = pd.DataFrame(evaluations, columns=["progress", "at", "accuracy"])
+        self.evaluations = pd.DataFrame(columns=["progress", "at", "accuracy"])
         self.pushes = pd.DataFrame({"released_at_s": [0.0]})
         self.path = path
         self.ended = True

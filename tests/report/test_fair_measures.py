@@ -54,10 +54,6 @@ def test_the_final_metrics_are_means_of_the_last_evaluations(runs):
     ("settings", "says"),
     [
         ({"evaluation": {"marks": 4, "last": 5}}, "evaluation last 5 4 marks"),
-        (
-            {"evaluation": {"last": 2}, "data": {"name": "digits", "validation_samples": 50}},
-            "evaluation.last 2 validation_samples",
-        ),
         ({"evaluation": {"margin": 0}}, "evaluation.margin 0"),
     ],
 )

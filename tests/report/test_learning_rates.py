@@ -12,12 +12,13 @@ from tests.builders.messages import tells
 from tests.builders.reports import TARGET, StandIn
 
 
-def row(label, accuracy, lr=1.0, target=None, evaluations=(), **settings):
+def row(label, accuracy, lr=1.0, target=None, tested=None, **settings):
     """The only run of a row of a comparison."""
     settings = {"engine": "virtual", "target": target, "update": {"lr": lr}} | settings
     seconds = {"seconds": 10.0, "time_to_target_s": 1 - accuracy}
     summary = {"final_accuracy": accuracy} | seconds
-    return CollectedRun(StandIn(settings, summary, None, evaluations), label, 0)
+    summary |= {} if tested is None else {"final_test_accuracy": tested}
+    return CollectedRun(StandIn(settings, summary, None), label, 0)
 
 
 @pytest.mark.parametrize("target", [None, TARGET])
@@ -71,15 +72,22 @@ def test_only_the_best_rate_of_a_paradigm_is_ranked():
 
 
 def test_a_rate_is_chosen_by_the_validation_set_and_judged_by_the_test_set():
-    """The evaluation at the end is on the test set; the one before judges the rate."""
-    data = {"name": "digits", "validation_samples": 100}
     rows = [
-        row(f"bsp({lr})", final, lr, evaluations=[(0.5, 1, known), (1, 2, final)], data=data)
-        for lr, known, final in ((0.1, 0.8, 0.6), (1.0, 0.7, 0.9))
+        row(f"bsp({lr})", validated, lr, tested=tested)
+        for lr, validated, tested in ((0.1, 0.8, 0.6), (1.0, 0.7, 0.9))
     ]
     ranking, names = ranked(rows)
     assert names == ["bsp(0.1)"]
     assert ranking.final.first.value.mean == 0.6
+    assert tells(answer(ranking), "bsp(0.1) test accuracy 60.0% validation set")
+
+
+def test_a_rate_is_chosen_over_the_seeds_that_all_its_rates_have():
+    """A comparison that was stopped has more seeds of some rows than of others."""
+    good, bad = row("good", 0.9, 0.1), row("bad", 0.5, 1.0)
+    lucky = replace(row("bad", 0.99, 1.0), seed=1)
+    _, names = ranked([good, bad, lucky])
+    assert names == ["good"]
 
 
 def test_a_rate_that_diverges_in_some_seed_is_worse_than_one_that_never_does():

@@ -32,12 +32,12 @@ AREAS = {
         budget=9_500,
         ceiling=10_181,
     ),
-    "training": Area(("training",), budget=5_200, ceiling=6_184),
-    "foundation": Area(("config", "record"), budget=5_800, ceiling=6_868),
+    "training": Area(("training",), budget=5_200, ceiling=6_140),
+    "foundation": Area(("config", "record"), budget=5_800, ceiling=6_760),
     "tools": Area(
         ("results", "predict", "calibration", "tuning", "tracking", "running", "cli", "attach"),
         budget=10_900,
-        ceiling=13_141,
+        ceiling=13_052,
     ),
 }
 TOTAL = 35_500

@@ -539,3 +539,17 @@ def test_a_server_on_a_workers_gpu_is_advised_no_companions():
     on_gpu = config.validate(settings | {"cluster": {"server_gpus": 0.05}})
     assert list(server_choices(alone, [1, 2]))
     assert not list(server_choices(on_gpu, [1, 2]))
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_what_limits_ranks_is_found_in_all_of_their_steps(early):
+    """The first steps alone say another thing than all: a rank warms up, or is throttled later."""
+    slow, steady = (0.3,) * 24, (0.1,) * 76
+    third = slow + steady if early else steady + slow
+    steps = {"a": (0.1,) * 100, "b": (0.1,) * 100, "c": third}
+    answer = predict(RankStepTimes("a test", steps), PredictionOptions(), [BSP])
+    found = answer.comparison.diagnoses["bsp"]
+    assert found.seconds == pytest.approx(24 * 0.3 + 76 * 0.1)
+    # without its slowness its mean is that of the others: all its steps are shorter by this factor
+    factor = 0.1 / (0.24 * 0.3 + 0.76 * 0.1)
+    assert found.bottleneck.seconds == pytest.approx(24 * 0.3 * factor + 76 * 0.1)

@@ -273,11 +273,12 @@ def _begins_late(seconds: Sequence[float]) -> bool:
 
 
 def _remarks(steps: Steps) -> Iterable[str]:
-    counts = {len(seconds) for seconds in steps.values()}
+    counts = {rank: len(seconds) for rank, seconds in steps.items()}
     if len(steps) == 1:
         yield "There is only one rank, so none waits for another: name the traces of all ranks."
-    if len(counts) > 1:
+    if len({*counts.values()}) > 1:
+        shortest = min(counts, key=counts.__getitem__)
         yield (
-            f"Ranks have {min(counts):,} to {max(counts):,} steps; a rank with fewer steps"
-            " repeats them."
+            f"Ranks have {counts[shortest]:,} ({shortest}) to {max(counts.values()):,} steps, so"
+            " each is given as many as the shortest on average."
         )
