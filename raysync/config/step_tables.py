@@ -308,7 +308,7 @@ def _check_durations(rows: pd.DataFrame, roles: Roles) -> None:
     if not text:
         why = "no seconds; a step is missing"
     elif math.isnan(seconds) and text.lower() != "nan":
-        why = f"{shortened(text)} is no number of seconds"
+        why = f"{shortened(text)} is no number of seconds; see --columns"
     raise ValueError(f"{_place(wrong)}: column {title!r}, worker {rank!r}: {why}")
 
 

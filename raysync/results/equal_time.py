@@ -15,8 +15,8 @@ def qualities_at_equal_time(
 ) -> dict[tuple[str, int], float | None]:
     """Return (paradigm, seed) -> the quality by the last evaluations until then.
 
-    None: the run had ended before, without having done its work. Absent: no run of another paradigm
-    has this seed.
+    None: the run had ended before, without having done its work. Absent: there is one paradigm, or
+    not each has a run with this seed.
 
     Args:
         runs: of a scenario.
@@ -24,13 +24,14 @@ def qualities_at_equal_time(
     """
     if criteria.metric is None:
         return {}
+    results = [run for run in runs if run.end.kind != "broken"]
+    paradigms = {run.paradigm for run in results}
     found = {}
-    for run in runs:
-        done = [other for other in runs if other.seed == run.seed and other.end.kind == "done"]
-        others = {other.paradigm for other in runs if other.seed == run.seed} - {run.paradigm}
-        if done and others and run.end.kind != "broken":
-            seconds = min(other.end.seconds for other in done)
-            found[run.paradigm, run.seed] = _quality_at(run, seconds, criteria)
+    for run in results:
+        ends = [other.end for other in results if other.seed == run.seed]
+        done_s = [end.seconds for end in ends if end.kind == "done"]
+        if done_s and len(ends) == len(paradigms) > 1:
+            found[run.paradigm, run.seed] = _quality_at(run, min(done_s), criteria)
     return found
 
 

@@ -76,6 +76,8 @@ def test_at_equal_time_a_model_is_as_good_as_its_last_evaluations_until_then(run
     assert rows["asp"]["at_equal_time"] == rows["asp"]["final_accuracy"]
     alone = rows_of(collection_of(bsp, []))
     assert alone["bsp"]["at_equal_time"].mean is None
+    stopped = rows_of(collection_of([*bsp, asp[0]], []))  # before the second seed of the other
+    assert stopped["bsp"]["at_equal_time"].count == 1
 
 
 def test_models_within_a_margin_by_two_one_sided_tests_are_equally_good(runs):
