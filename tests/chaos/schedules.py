@@ -40,6 +40,7 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
 from raysync.core.journal import Checkpointed, Entry, Line, Remark, Resumed, decode, encode, header
 from raysync.engine import driver as driver_module
+from raysync.engine.server_log import log_bytes
 from raysync.engine.topology import SERVER
 from raysync.paradigms import rebuild
 from raysync.training.preparation import TrainingPlan, prepare
@@ -176,11 +177,14 @@ def check_cut(
 ) -> None:
     """Lose the run after some numbers of events, and go on from a cut each time."""
 
+    # without a log of updates, a run that loses its server goes back to its checkpoint as a whole
+    has_log = log_bytes(training.experiment, training.vector_bytes) > 0
+
     def coming() -> dict[str, Sequence[ProcessEnd]]:
         """The ends of the server after the latest checkpoint."""
         since = -1.0 if checkpoint is None else checkpoint.at
         ends = [end for end in schedule.deaths if end.at > since]
-        return {SERVER: ends} if ends else {}
+        return {SERVER: ends} if ends and has_log else {}
 
     lines: list[Line] = []
     checkpoint: Checkpoint | None = None
