@@ -18,7 +18,8 @@ def push_s_of(engine: Engine, experiment: Experiment, links: Mapping[str, Links]
     """Measure how much longer a round lasts with each further worker.
 
     Under BSP workers with equal steps push all at once. What their round lasts longer than that of
-    a single one is the time of the further pushes and of a larger update.
+    a single one is the time of the further pushes and of a larger update. The releases that go out
+    one after another are in it, too; the virtual engine has no queue of these.
 
     Args:
         links: group -> the link of one of its workers alone. Only groups with the lowest latency

@@ -152,11 +152,6 @@ class Criteria:
         return replace(self, tested=any(key in summary for summary in summaries))
 
     @property
-    def evaluated_key(self) -> str | None:
-        """The key of the last quality of the curves, on the validation set if there is one."""
-        return None if self.metric is None else f"final_{self.metric.name}"
-
-    @property
     def time_key(self) -> str:
         """The key of the seconds to the target or, without one, of the training."""
         return "seconds" if self.target is None else "time_to_target_s"
@@ -236,8 +231,8 @@ class Collection:
         return Counter(end.how for end in ends)
 
     def criteria(self, scenario: str) -> Criteria:
-        run = next((run for run in self.runs if run.scenario == scenario), self.runs[0])
-        found = criteria_of(run.record).with_test_set(run.record.summary for run in self.runs)
+        runs = [run for run in self.runs if run.scenario == scenario] or self.runs
+        found = criteria_of(runs[0].record).with_test_set(run.record.summary for run in runs)
         return found if self.margin is None else replace(found, margin=self.margin)
 
 

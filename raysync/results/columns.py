@@ -263,7 +263,7 @@ def target_text(criteria: Criteria) -> str:
 def margin_text(measure: Column, margin: float) -> str:
     """Return a margin of equally good models in words: "0.5 points", "2%"."""
     if measure.compared_by == "points":
-        return f"{100 * margin:.3g} points"
+        return f"{100 * margin:.3g} point{'' if margin == 0.01 else 's'}"
     return f"{100 * margin:.3g}%" if measure.compared_by == "ratio" else f"{margin:.3g}"
 
 

@@ -69,9 +69,8 @@ def rate_choices(
 
 def _score(runs: Sequence[CollectedRun], criteria: Criteria) -> tuple[float, float]:
     """Return the share of the runs with a value, and what is better the larger it is."""
-    key = criteria.evaluated_key if criteria.target is None else criteria.time_key
-    assert key is not None, "no model was trained"
     assert criteria.metric is not None, "no model was trained"
+    key = f"final_{criteria.metric.name}" if criteria.target is None else criteria.time_key
     known = [value for run in runs if (value := run.value(key)) is not None]
     rises = criteria.target is None and criteria.metric.rises
     return (len(known) / len(runs), fmean(known) * (1 if rises else -1)) if known else (0.0, 0.0)
@@ -95,5 +94,7 @@ def _paradigm(experiment: Experiment) -> str:
         update.model_dump(exclude={"lr"} if local is None else set()),
         None if local is None else local.model_dump(exclude={"lr"}),
         experiment.cluster.wire,
+        experiment.batch_size,
+        experiment.network,
     )
     return repr(settings)

@@ -62,7 +62,7 @@ class Engine(Protocol):
 
 
 def quiet(_: object) -> None:
-    """Ignore a notification."""
+    """Take a notification, and do nothing with it."""
 
 
 @contextmanager

@@ -2,15 +2,27 @@
 
 import json
 
+import yaml
+
 
 def write(path, text):
     path.write_text(text)
     return str(path)
 
 
-def change_json(path, **values):
-    """Replace some values of a file."""
-    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+def edit(file, change=None, **values):
+    """Change the mapping in a JSON or YAML file, or in a journal's first line: by a function, or
+    some of its keys.
+    """
+    is_yaml = file.suffix == ".yaml"
+    first, newline, rest = file.read_text(), "", ""
+    if file.suffix == ".jsonl":
+        first, newline, rest = first.partition("\n")
+    data = yaml.safe_load(first) if is_yaml else json.loads(first)
+    if change is not None:
+        change(data)
+    data |= values
+    file.write_text((yaml.safe_dump(data) if is_yaml else json.dumps(data)) + newline + rest)
 
 
 def times_in(folder):

@@ -6,14 +6,13 @@ from functools import cache
 from pathlib import Path
 
 import pandas as pd
-import yaml
 
 from raysync import config
 from raysync.core.journal import JOURNAL_SCHEMA
 from raysync.core.metrics import ACCURACY, PERPLEXITY
 from raysync.record.run_end import end_in
 from raysync.results.collection import CollectedRun, Collection, FailedTrial
-from tests.builders.files import change_json
+from tests.builders.files import edit
 
 PARADIGMS = ({"name": "bsp"}, {"name": "asp"}, {"name": "lagtuner", "bound": "hard"})
 LABELS = ("bsp", "asp", "lagtuner(bound=hard)")
@@ -87,21 +86,6 @@ def made_up(results, scenario="", **settings):
     return Collection((folder,), tuple(runs), tuple(failed))
 
 
-def edit(file, change=None, **values):
-    """Change the mapping in a JSON or YAML file, or in a journal's first line: by a function, or
-    some of its keys.
-    """
-    is_yaml = file.suffix == ".yaml"
-    first, newline, rest = file.read_text(), "", ""
-    if file.suffix == ".jsonl":
-        first, newline, rest = first.partition("\n")
-    data = yaml.safe_load(first) if is_yaml else json.loads(first)
-    if change is not None:
-        change(data)
-    data |= values
-    file.write_text((yaml.safe_dump(data) if is_yaml else json.dumps(data)) + newline + rest)
-
-
 def newer(folder):
     """The folder's journals as a raysync of the next schema would begin them."""
     for journal in folder.glob("*/journal.jsonl"):
@@ -115,7 +99,7 @@ def killed(folder, rest="", pid=2**30):
     text, ended, _ = journal.read_text().rpartition('{"type":"Ended"')
     assert ended
     journal.write_text(text + rest)
-    change_json(folder / "environment.json", pid=pid)
+    edit(folder / "environment.json", pid=pid)
     return folder
 
 

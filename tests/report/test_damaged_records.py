@@ -28,8 +28,9 @@ from raysync.results.collection import collect
 from raysync.results.markdown import plain
 from raysync.results.trace import trace, write_trace
 from tests.builders.damage import CALLS, HARM, NO_FILES, checkpoint_damaged, damage, put, signed
+from tests.builders.files import edit
 from tests.builders.messages import naming, tells
-from tests.builders.reports import BASE, cut, edit, kill
+from tests.builders.reports import BASE, cut, kill
 from tests.builders.sweeps import run_until
 
 SEEDS = [0, pytest.param(1, marks=pytest.mark.slow)]

@@ -47,14 +47,18 @@ def test_the_best_rate_is_compared_with_the_others(rates, edge, target):
         lambda lr: {"local": {"lr": lr, "steps": 2}},
         lambda lr: {"update": {"lr": lr, "momentum": 0.9}},
         lambda lr: {"lr": lr, "paradigm": "asp"},
+        lambda lr: {"lr": lr, "batch_size": 8},
+        lambda lr: {"lr": lr, "network": {"push_s": 0.001}},
     ],
 )
 def test_rates_of_another_kind_are_others(other):
     """Each kind has two, which say nothing."""
     plain = [row("low", 0.5, 0.001), row("high", 0.9, 0.1)]
     others = [row(f"other {lr}", 0.2, **other(lr)) for lr in (0.002, 0.05)]
-    said = cautions(Collection((), (*plain, *others)))
-    assert not [each for each in said if "learning rates" in each]
+    collection = Collection((), (*plain, *others))
+    assert not [each for each in cautions(collection) if "learning rates" in each]
+    assert {len(choice.labels) for choice in rank(collection).rates} == {2}
+    assert len(rank(collection).rates) == 2
 
 
 def ranked(rows):
@@ -95,3 +99,15 @@ def test_a_rate_that_diverges_in_some_seed_is_worse_than_one_that_never_does():
     diverged = replace(quick, seed=1, ended=RunEnd("diverged", "", 1.0, 0.1))
     _, names = ranked([steady, replace(steady, seed=1), quick, diverged])
     assert names == ["steady"]
+
+
+def test_a_scenario_without_a_validation_set_is_judged_by_its_own_test_set():
+    """Although another one of the same report has one."""
+    plain = [row(label, final, paradigm=label) for label, final in (("bsp", 0.9), ("asp", 0.8))]
+    validated = [
+        replace(row(label, 0.5, paradigm=label, tested=0.7), scenario="data=other")
+        for label in ("bsp", "asp")
+    ]
+    collection = Collection((), (*plain, *validated))
+    judged = [rank(collection, scenario).final.first.value.mean for scenario in ("", "data=other")]
+    assert judged == [0.9, 0.7]

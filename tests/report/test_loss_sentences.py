@@ -9,8 +9,8 @@ from raysync.results.markdown import markdown
 from raysync.results.ranking import rank
 from raysync.results.sentences import describe_losses, losses
 from raysync.results.tables import tables_of
+from tests.builders.files import edit
 from tests.builders.messages import tells
-from tests.builders.reports import edit
 
 HEADINGS = {measure.heading for measure in OF_LOSSES}
 WORKER = {"lost_workers": 1, "worker_away_s": 1.25}

@@ -11,8 +11,8 @@ from raysync.results.provenance import commands, configuration, dates, environme
 from raysync.results.ranking import rank
 from raysync.results.sentences import answer
 from raysync.results.tables import tables_of
+from tests.builders.files import edit
 from tests.builders.messages import Telling, tells
-from tests.builders.reports import edit
 
 
 def cells(line):

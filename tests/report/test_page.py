@@ -15,7 +15,7 @@ from raysync.results.figures.colours import COLOURS
 from raysync.results.ranking import rank, rank_all
 from raysync.results.sentences import answer
 from raysync.results.tables import tables_of
-from tests.builders.reports import edit
+from tests.builders.files import edit
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (

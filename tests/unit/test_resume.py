@@ -19,7 +19,7 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.record import resumption
 from raysync.record.reader import load
 from raysync.running.resuming import prepare_to_resume
-from tests.builders.files import change_json, files_in, write
+from tests.builders.files import edit, files_in, write
 from tests.builders.messages import naming, tells
 from tests.builders.reports import killed, newer
 from tests.fakes.engines import SETTINGS, lost
@@ -31,7 +31,7 @@ def path(engine, tmp_path):
 
 
 def wrote(folder, **values):
-    change_json(folder / "environment.json", **values)
+    edit(folder / "environment.json", **values)
 
 
 def test_a_record_that_goes_on_says_how_it_began_and_how_it_goes_on(engine, path):

@@ -12,7 +12,7 @@ from raysync.record.storage import listdir
 from raysync.results.collection import collect
 from raysync.results.ranking import rank
 from raysync.results.sentences import answer
-from tests.builders.files import change_json, times_in, write
+from tests.builders.files import edit, times_in, write
 from tests.builders.messages import tells
 from tests.builders.reports import killed
 from tests.fakes.engines import SETTINGS
@@ -41,7 +41,7 @@ def begun(engine, call, tmp_path):
     engine.run = runs
     folder = tmp_path / "runs" / "tiny"
     for record in records(folder):
-        change_json(record.path / "environment.json", pid=2**30)
+        edit(record.path / "environment.json", pid=2**30)
     return folder
 
 

@@ -21,7 +21,7 @@ from raysync.record.reader import load
 from raysync.record.storage import listdir
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.tuning import sweep_run
-from tests.builders.files import change_json, times_in, write
+from tests.builders.files import edit, times_in, write
 from tests.builders.messages import naming, tells
 from tests.builders.reports import killed
 from tests.fakes import engines
@@ -177,7 +177,7 @@ def test_what_cannot_go_on(begun, call):
     for folder in ("nowhere", ".", "runs"):
         refused("folder", "--resume", folder)
     refused("file")
-    change_json(paths(begun)["00001"][0] / "environment.json", pid=os.getpid())
+    edit(paths(begun)["00001"][0] / "environment.json", pid=os.getpid())
     refused(f"process {os.getpid()}", "--resume", str(begun))
     origin = begun / "origin.yaml"  # secrets are not kept, and are asked for again
     text = origin.read_text().replace("output=runs", "checkpoint.output=s3://***@bucket/there")

@@ -16,7 +16,7 @@ from raysync.errors import ConfigError
 from raysync.record.storage import listdir
 from raysync.results.collection import collect
 from raysync.tuning.sweep_run import plan
-from tests.builders.files import change_json, write
+from tests.builders.files import edit, write
 from tests.builders.messages import naming
 
 ADAMW = {"optimizer": "adamw", "lr": 0.002}
@@ -93,7 +93,7 @@ def test_rows_are_of_one_scenario_and_paired_by_seed(folder):
 
 def test_a_report_on_an_earlier_record_says_its_local_steps(compared, tmp_path):
     earlier = shutil.copytree(compared[LABELS[1], 0].path, tmp_path / "earlier")
-    change_json(earlier / "summary.json", paradigm_label="bsp")
+    edit(earlier / "summary.json", paradigm_label="bsp")
     assert collect([earlier]).paradigms == (LABELS[1],)
 
 
