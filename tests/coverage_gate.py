@@ -21,6 +21,7 @@ EXAMPLES = tuple(
         "unit/test_structs.py",
         "unit/test_machine.py",
         "unit/test_make.py",
+        "unit/test_labels.py",
         "unit/test_journal.py",
         "unit/test_metric_names.py",
         "unit/test_cuts.py",

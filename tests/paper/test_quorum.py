@@ -2,7 +2,7 @@
 
 import pytest
 
-from raysync.core.decisions import Apply, SetTimer
+from raysync.core.decisions import Apply, Release, SetTimer
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
@@ -59,6 +59,17 @@ def test_a_late_push_takes_part_in_the_next_update():
     answer = drive.push("a#1")
     assert applied(answer) == [(("c#1", 0), ("a#1", 1))], "it counts towards its k"
     assert released(answer) == ["c#1", "a#1"]
+
+
+def test_or_it_is_dropped_and_its_worker_released_on_the_newest_weights():
+    drive = Drive(make("quorum", k=2, late="drop"), *WORKERS)
+    drive.push("a#1")
+    drive.push("b#1")
+    [drop, release] = drive.push("c#1")
+    assert (drop.push, drop.reason) == (("c#1", 0), "late")
+    assert release == Release("c#1", clock=1, version=1, lead=0)
+    drive.push("c#1")
+    assert applied(drive.push("a#1")) == [(("c#1", 1), ("a#1", 1))]
 
 
 def test_nobody_waits_for_the_end_when_all_have_pushed():

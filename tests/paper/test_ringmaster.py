@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
+from raysync.config import ParadigmChoice
 from raysync.core.decisions import Drop, Release, SetTimer, Switch
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
@@ -13,6 +14,7 @@ from raysync.testing.drive import Drive
 from tests.builders.messages import Telling, naming, tells
 from tests.builders.paradigms import GLOBAL
 from tests.builders.schedules import applied, released
+from tests.builders.virtual import replayed, run, timed
 
 R = 3
 
@@ -80,6 +82,19 @@ def test_only_a_push_that_has_just_arrived_is_no_step():
     drive.push("b#1")
     drive.roster.execute(Drop(("a#1", 0), "too late", "stale"))
     assert drive.roster.lead("a#1") == 1
+
+
+def test_no_push_waits_for_ever_beyond_the_tolerance_of_hybrid():
+    """A worker of 3.7 s leaves weights behind that are pulled every third time only."""
+    inner = {"name": "hybrid", "k": 2, "staleness_tolerance": 0, "pull_interval": 3}
+    training = timed(
+        workers=[{"name": name, "step_s": s} for name, s in zip("abc", (1, 1, 3.7), strict=True)],
+        workload={"iterations_per_worker": 30},
+    )
+    choice = ParadigmChoice(name="ringmaster", staleness=0, paradigm=inner)
+    lines = run(training, choice)
+    assert lines[-1].status == "finished"
+    assert replayed(training, lines, choice).difference is None
 
 
 def test_a_step_that_is_made_again_has_the_size_that_the_inner_rule_gave_it():

@@ -37,6 +37,8 @@ def test_how_ids_are_written():
     assert worker_id(stage_slot("gpu-3", 12), 1) == "m12/gpu-3#1"
     assert WorkerId("m12/gpu-3#9").next_life == "m12/gpu-3#10"
     assert Slot("m12/gpu-3").place == Slot("gpu-3").place == "gpu-3"
+    worker = WorkerId("m12/two-part-name-11#2")
+    assert (worker.stage, worker.group, worker.number) == (12, "m12/two-part-name", 11)
     assert {WorkerId(text).stage for text in ("gpu-3#1", "m2-3#1", "m02/gpu-3#1")} == {0}
 
 
